@@ -81,10 +81,11 @@ TEST(Input, TheLongestStepsAreLeftOut_BatchesThatComeInBurstsAreNot) {
 TEST(Input, TheLoaderThatTrainsIsChosen) {
   const auto loader = TrainingLoader(
       R"({"loaders":[{"type":"DataLoader","num_workers":8,"trains":false},)"
-      R"({"type":"Mine","dataset":"Photos","num_workers":2,"trains":true},{"type":"DataLoader","num_workers":4}]})");
+      R"({"type":"Mine","dataset":"Photos","num_workers":2,"trains":true,"by_next":true},{"type":"DataLoader","num_workers":4}]})");
   ASSERT_TRUE(loader);
   EXPECT_EQ(loader->type, "Mine");
   EXPECT_EQ(loader->workers, 2);
+  EXPECT_TRUE(loader->by_next);
   EXPECT_EQ(TrainingLoader(R"({"loaders":[{"num_workers":1},{"num_workers":-5}]})")->workers, 0);
   for (const char* text : {"", "{", "[]", R"({"loaders":3})", R"({"loaders":[]})", R"({"loaders":[1]})"})
     EXPECT_FALSE(TrainingLoader(text)) << text;

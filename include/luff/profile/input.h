@@ -19,6 +19,7 @@ struct Loader {
   std::int64_t number = -1;  // as in the waits of a step; -1: not known
   bool trains = false;
   std::int64_t batches = -1;  // of an epoch of one process that has all of the dataset; -1: not known
+  bool by_next = false;  // each first batch was asked for by a call in the script, as next(iter(loader)) is
 };
 /// All loaders of the document "loaders", in its order.
 [[nodiscard]] std::vector<Loader> LoadersOf(std::string_view loaders_json);

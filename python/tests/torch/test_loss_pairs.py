@@ -52,7 +52,7 @@ def clipped(ratio, gain):
     ],
 )
 def test_products_of_each_sample_with_all_targets(loss, shapes):
-    assert pairs_behind(loss().grad_fn) == shapes
+    assert pairs_behind(loss().grad_fn)[:2] == shapes
 
 
 def cox(risk):
@@ -149,5 +149,32 @@ def test_a_root_of_several_is_told_where_it_comes_again_and_again(watched, every
     for step in range(16):
         optimizer.zero_grad()
         (model(torch.randn(N, 4)) * (ROW if step % every < every - 1 else COLUMN)).mean().backward()
+        optimizer.step()
+    assert len(told(session)) == expected
+
+
+LINES = torch.linspace(0.1, 2, N)[:, None]
+POWERS = torch.logspace(-1, 1, N)[:, None]
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        (lambda step: LINES, 0),
+        (lambda step: torch.linspace(0.1, 2, N)[:, None], 0),
+        (lambda step: POWERS, 0),
+        (lambda step: LINES.double().clone(), 0),
+        (lambda step: COLUMN, 1),  # labels of all samples, the same in each update
+        (lambda step: torch.arange(N + step, step, -1.0)[:, None], 1),  # returns of an episode
+        (lambda step: LINES[:, 0][torch.tensor([1, 0, 3, 2, 5, 4])][:, None], 1),
+    ],
+)
+def test_a_grid_that_never_changes_belongs_to_no_samples(watched, target, expected):
+    _, session = watched()
+    model = nn.Sequential(nn.Linear(4, 1), nn.Flatten(0))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(6):
+        optimizer.zero_grad()
+        torch.sigmoid(model(torch.randn(N, 4)) * target(step)).mean().backward()
         optimizer.step()
     assert len(told(session)) == expected

@@ -204,6 +204,29 @@ TEST(UnchangedTensor, WeightsThatHaveReachedTheirMinimum_AreSilent) {
   EXPECT_EQ(told(0.1), 1U);   // a rate that rounds away
 }
 
+// A critic whose weights are clipped after each update, until all are at a bound.
+TEST(UnchangedTensor, WeightsThatAreClipped_AreSilent) {
+  const auto told = [](const std::vector<double>& weights, bool moved) {
+    FakeTrial trial;
+    trial.SetDocument("model", kModel);
+    for (int step = 0; step < 128; ++step) {
+      const bool moves = moved && step <= 48;
+      trial.Step(query::Mode::kTrain, -1, step).Loss(0.1).Event(EventKind::kOptimizerStep);
+      trial.Tensor("gradient/Net_a.weight", Role::kGradient, {1.0});
+      trial.Tensor("Net_a.weight", Role::kWeight, weights);
+      trial.Scalar("optimizer/Adam.group0.lr", Role::kOptimizerSetting, 0.01);
+      if (step % 8 == 0 && step > 0)
+        trial.Difference("Net_a.weight", moves ? 0.1 : 0, moves ? 0.1 : 0, 1, moves);
+    }
+    return FindingsOf(trial, "UnchangedTensor").size();
+  };
+  EXPECT_EQ(told({0.01, -0.01, -0.01}, true), 0U);
+  EXPECT_EQ(told({0.01, -0.01, -0.01}, false), 0U);
+  EXPECT_EQ(told({0.01, 0.01, 0.01}, true), 0U);
+  EXPECT_EQ(told({1, 1, 1}, false), 1U);  // a scale whose updates round away
+  EXPECT_EQ(told({0.01, -0.01, 0.005}, true), 1U);
+}
+
 TEST(UnchangedTensor, FrozenWeightsAndALearningRateOfZero_AreSilent) {
   FakeTrial frozen = Unchanged(Gradient::kNone);
   std::string model = kModel;

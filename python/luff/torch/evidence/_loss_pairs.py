@@ -7,7 +7,9 @@ nothing is computed with torch.
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from luff.torch.capture._graphs import nodes_behind, operation_of
 from luff.torch.evidence._events import WaitingEvents
@@ -49,8 +51,19 @@ _SINGLE = frozenset(
 )
 _BOTH = frozenset(("Maximum", "Minimum"))
 _DEPTH = 8  # such functions
+_GRID = 4  # numbers at least that are evenly spaced by more than chance
+_EVEN = 1e-4  # of a grid's step,
+_ROUNDING = 4 * float(np.finfo(np.float32).eps)  # and of its largest number
 
 Shape = tuple[int, ...]
+
+
+class Pairs(NamedTuple):
+    """Both sides of a product."""
+
+    output: Shape  # with a gradient
+    target: Shape  # without
+    grid: int = 0  # a hash of the target's values if these are evenly spaced; else 0
 
 
 class LossPairs(WaitingEvents):
@@ -61,6 +74,7 @@ class LossPairs(WaitingEvents):
         self._told = False
         self._roots = self._seen = 0  # that were looked at, and that show it
         self._others = 0  # in a row that do not
+        self._grid = 0  # of the root before
 
     def root(self, root: Any) -> None:
         """Called with the root of a backward pass, of which saved tensors can be read."""
@@ -73,6 +87,9 @@ class LossPairs(WaitingEvents):
             TypeError,
         ):  # changed in place since, or symbolic sizes
             return
+        grid, self._grid = self._grid, pairs.grid if pairs is not None else 0
+        if pairs is not None and pairs.grid and pairs.grid == grid:
+            pairs = None  # places where something is evaluated: they do not belong to samples
         self._roots += 1
         self._seen += pairs is not None
         self._others = self._others + 1 if pairs is None else 0
@@ -82,19 +99,19 @@ class LossPairs(WaitingEvents):
             self._told = True
         else:
             return
-        output, target = pairs or ((), ())
+        output, target, _ = pairs or Pairs((), ())
         event = {"kind": "loss_pairs", "paired": self._told}
         self.waiting.append(event | {"output": list(output), "target": list(target)})
 
 
-def pairs_behind(root: Any) -> tuple[Shape, Shape] | None:
-    """Returns the shapes of values with a gradient and of those without, of which a root sums up all products.
+def pairs_behind(root: Any) -> Pairs | None:
+    """Returns values with a gradient and those without, of which a root sums up all products.
 
     Every product (i, j) goes into the sum in the same way, so the sum does not change when the targets change places.
     None if no product is of that kind, or one of them goes into the root in another way, too: a grid of values, say.
     """
     queue, seen = deque([] if root is None else [root]), {root}
-    found: dict[Any, tuple[Shape, Shape]] = {}
+    found: dict[Any, Pairs] = {}
     others = []
     while queue:
         node = queue.popleft()
@@ -120,7 +137,7 @@ def pairs_behind(root: Any) -> tuple[Shape, Shape] | None:
     )
 
 
-def _of_single(node: Any) -> tuple[Shape, Shape] | None:
+def _of_single(node: Any) -> Pairs | None:
     """Returns the same for a function of single products, or the larger or smaller of two."""
     for _ in range(_DEPTH):
         name = operation_of(node)
@@ -133,7 +150,7 @@ def _of_single(node: Any) -> tuple[Shape, Shape] | None:
         node = inner[0]
         pairs = _product(node)
         if pairs is not None:
-            return pairs if len(pairs[0]) + len(pairs[1]) == 3 else None
+            return pairs if len(pairs.output) + len(pairs.target) == 3 else None
     return None
 
 
@@ -150,8 +167,8 @@ def _is_scaled(node: Any, name: str) -> bool:
     return number is not None and number.numel() == 1
 
 
-def _product(node: Any) -> tuple[Shape, Shape] | None:
-    """Returns the shapes of both sides of a product or quotient that repeats each side along the samples of the other;
+def _product(node: Any) -> Pairs | None:
+    """Returns both sides of a product or quotient that repeats each side along the samples of the other;
     None for another node. Targets that are all the same go with any value.
     """
     name = operation_of(node)
@@ -171,7 +188,26 @@ def _product(node: Any) -> tuple[Shape, Shape] | None:
     values = read(target)
     if values is not None and bool((values == values.flat[0]).all()):
         return None
-    return one, other
+    return Pairs(one, other, _grid(values))
+
+
+def _grid(values: Any) -> int:
+    """Returns a hash of values that are evenly spaced, or whose logarithms are, as `linspace` and `logspace` make them;
+    0 of others.
+    """
+    if values is None or values.size < _GRID or values.size not in values.shape:
+        return 0
+    flat = np.asarray(values, dtype=np.float64).reshape(-1)
+    if not (_is_even(flat) or (flat.min() > 0 and _is_even(np.log(flat)))):
+        return 0
+    return hash(flat.tobytes()) or 1
+
+
+def _is_even(flat: Any) -> bool:
+    steps = np.diff(flat)
+    step = abs(steps.mean())
+    off = np.abs(steps - steps.mean()).max()
+    return bool(step > 0 and off <= _EVEN * step + _ROUNDING * np.abs(flat).max())
 
 
 def _repeats(short: Shape, long: Shape, made: Shape) -> bool:

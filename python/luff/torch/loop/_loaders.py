@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dis
 import json
+from types import FrameType
 from typing import Any
 
 from torch.utils.data import RandomSampler, SequentialSampler
@@ -32,6 +34,20 @@ def _samples(loader: Any) -> int | None:
     if type(getattr(loader, "sampler", None)) not in (RandomSampler, SequentialSampler):
         return None
     return len(loader.dataset)
+
+
+def asked_by_script(frame: FrameType) -> bool:
+    """Returns whether a frame that is asking for a batch calls for it, as ``next(batches)`` does, in code of the user's.
+
+    A loop does not call. Packages do, where the user has told them how many batches to take.
+    """
+    code = frame.f_code
+    if "site-packages" in code.co_filename or "dist-packages" in code.co_filename:
+        return False
+    instructions, at = code.co_code, frame.f_lasti
+    while at > 0 and dis.opname[instructions[at]] == "CACHE":  # of a call of a Python function
+        at -= 2
+    return dis.opname[instructions[at]].startswith("CALL")
 
 
 class Loaders:
@@ -89,6 +105,16 @@ class Loaders:
         if changed and self._session is not None:
             self._tell()
         return number
+
+    def first_batch(self, number: int, frame: FrameType | None) -> None:
+        """Called when `frame` asks an iterator of the loader `number` for its first batch."""
+        described = self._described.get(number)
+        if described is None or described.get("by_next") is False:
+            return
+        by_next = frame is not None and asked_by_script(frame)
+        if described.get("by_next") is not by_next:
+            described["by_next"] = by_next
+            self._tell()
 
     def _describe(self, number: int, loader: Any) -> dict[str, Any]:
         collate = getattr(loader, "collate_fn", None)

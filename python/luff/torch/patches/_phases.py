@@ -146,6 +146,10 @@ def _waiting(original: Method) -> Method:
         if not hooks:
             return original(self)
         number = _numbers.get(self)
+        if number is not None and not getattr(self, "_num_yielded", 1):
+            hook = hooks.current()
+            if hook is not None and hook.live and not hook.asleep:
+                hook.guarded("loader", hook.machine.loaders.first_batch, number, sys._getframe().f_back)
         try:
             enter_wait(_UNKNOWN if number is None else number, *_awaited(self))
         except Exception:  # an iterator of the user's own, with other attributes

@@ -13,6 +13,7 @@
 #include "rules/facts/dependence.h"
 #include "rules/facts/exchanged_tokens.h"
 #include "rules/facts/foreign_targets.h"
+#include "rules/facts/input_rows.h"
 #include "rules/facts/labelled_rows.h"
 #include "rules/facts/loss_call.h"
 #include "rules/facts/mask_turns.h"
@@ -130,7 +131,7 @@ class LabelNoise final : public KeptRule {
 
   // Labelled rows of the first classification loss of the step. Ignores losses with another number of classes
   // than the first one seen.
-  std::optional<LabelledRows> RowsIn(const StepView& view) {
+  std::optional<LabelledRows> RowsIn(const StepView& view, std::uint32_t* worker = nullptr) {
     for (const LossCall& call : LossReader::Read(view)) {
       if (!call.output.is_float() || !call.whole()) continue;
       const Recognition known = reader_.Recognise(call);
@@ -141,6 +142,7 @@ class LabelNoise final : public KeptRule {
         continue;
       if (classes_ == 0) classes_ = rows->classes;
       if (rows->classes != classes_) continue;
+      if (worker != nullptr) *worker = call.worker;
       return rows;
     }
     return std::nullopt;
@@ -162,38 +164,32 @@ class LabelNoise final : public KeptRule {
   }
 
   void Training(const StepView& view, Sink& sink) {
-    const std::optional<LabelledRows> rows = RowsIn(view);
+    std::uint32_t worker = 0;
+    const std::optional<LabelledRows> rows = RowsIn(view, &worker);
     if (!rows) return;
-    for (const ModelInput& input : ModelInputsOf(view)) {
-      const auto sample = LoadSample(view, *input.entry);
-      if (!sample || sample->whole_shape.empty() ||
-          static_cast<std::size_t>(sample->whole_shape[0]) != rows->labels.size())
-        continue;
-      const Rows shape = RowsOf(*sample);  // of a large batch the first ones
-      const std::vector<std::uint64_t> hashes = RowHashes(*sample);
-      if (hashes.size() > rows->labels.size()) continue;
-      // A batch that comes at once with other labels has several tasks. In tasks of a few rows of each class
-      // labels count the classes of the batch, whichever these are.
-      several_tasks_ = several_tasks_ || (hashes == batch_ && rows->labels != batch_labels_) ||
-                       (hashes != batch_ && rows->labels == batch_labels_ && CountsClasses(rows->labels));
-      if (hashes.size() > kMaxRows) return;
-      batch_ = hashes;
-      batch_labels_ = rows->labels;
-      if (several_tasks_) return;
-      for (std::size_t i = 0; i < hashes.size(); ++i) {
-        const auto found = seen_.find(hashes[i]);
-        if (found == seen_.end() && seen_.size() >= kMaxRows) continue;
-        const bool fresh = found == seen_.end();
-        Row& row = fresh ? seen_[hashes[i]] : found->second;
-        if (!fresh && CannotRepeat(&sample->values[i * shape.width], shape.width)) {
-          again_ += 1;
-          if (row.label != rows->labels[i]) other_ += 1;
-        }
-        row.label = rows->labels[i];
-        ++row.visits;
-        row.wrong += rows->predictions[i] != rows->labels[i] ? 1 : 0;
+    const InputRows inputs(view, worker, rows->labels.size());
+    const std::vector<std::uint64_t>& hashes = inputs.hashes();
+    if (hashes.empty()) return;
+    // A batch that comes at once with other labels has several tasks. In tasks of a few rows of each class
+    // labels count the classes of the batch, whichever these are.
+    several_tasks_ = several_tasks_ || (hashes == batch_ && rows->labels != batch_labels_) ||
+                     (hashes != batch_ && rows->labels == batch_labels_ && CountsClasses(rows->labels));
+    if (hashes.size() > kMaxRows) return;
+    batch_ = hashes;
+    batch_labels_ = rows->labels;
+    if (several_tasks_) return;
+    for (std::size_t i = 0; i < hashes.size(); ++i) {
+      const auto found = seen_.find(hashes[i]);
+      if (found == seen_.end() && seen_.size() >= kMaxRows) continue;
+      const bool fresh = found == seen_.end();
+      Row& row = fresh ? seen_[hashes[i]] : found->second;
+      if (!fresh && inputs.CannotRepeat(i)) {
+        again_ += 1;
+        if (row.label != rows->labels[i]) other_ += 1;
       }
-      break;
+      row.label = rows->labels[i];
+      ++row.visits;
+      row.wrong += rows->predictions[i] != rows->labels[i] ? 1 : 0;
     }
     if (other_ >= 10 && other_ >= limits_.contradicted * again_ && told_.insert("contradiction").second) {
       Finding finding = Begin(view.rows.info, "contradiction");
@@ -631,7 +627,7 @@ class LabelNoise final : public KeptRule {
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<LabelNoise>(kName, kParams);
   // 6: noise that was drawn anew; 7: that is drowned; 8: data that are; 10: own targets, hidden times
-  spec.version = 14;  // 13: its memory has another form; 14: tests by hand make no targets
+  spec.version = 15;  // 14: tests by hand make no targets; 15: rows of all inputs
   spec.summary = "labels of the training that contradict each other, the inputs, or all that was learned";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;

@@ -30,6 +30,7 @@ struct Story {
   bool drawn = false;     // rows are drawn at random, in no passes
   bool episodes = false;  // labels count the classes of a batch, whichever they are
   double unknown = 0;     // share of the rows whose target the loss ignores
+  int partners = 0;       // of a row, one of which comes beside it each time
 };
 
 std::vector<Finding> Told(const Story& story) {
@@ -51,6 +52,7 @@ std::vector<Finding> Told(const Story& story) {
   int epoch = 0;
   const auto step = [&](const std::vector<int>& rows, bool train) {
     std::vector<double> inputs;
+    std::vector<double> partners;
     std::vector<double> scores;
     std::vector<double> labels;
     std::vector<double> answers;
@@ -67,6 +69,10 @@ std::vector<Finding> Told(const Story& story) {
         input[0] += story.hint * truth;
       }
       inputs.insert(inputs.end(), input.begin(), input.end());
+      if (story.partners > 0) {
+        input = input_of(9000 + row + static_cast<int>(random() % static_cast<unsigned>(story.partners)));
+        partners.insert(partners.end(), input.begin(), input.end());
+      }
       bool other = false;
       if (train && story.drawn_anew) other = uniform(random) < story.flipped;
       if (train && !story.drawn_anew && !story.random_errors) other = flipped[static_cast<std::size_t>(row)];
@@ -93,6 +99,7 @@ std::vector<Finding> Told(const Story& story) {
     const auto n = static_cast<std::int64_t>(rows.size());
     trial.Step(train ? query::Mode::kTrain : query::Mode::kEval)
         .Sample("sample/Net_input_0", {n, kWidth}, inputs);
+    if (story.partners > 0) trial.Sample("sample/Net_input_1", {n, kWidth}, partners);
     if (story.numbers) {
       trial.Sample("sample/MSELoss_input_0", {n}, answers)
           .Sample("sample/MSELoss_input_1", {n}, labels)
@@ -145,6 +152,15 @@ TEST(LabelNoise, LabelsDrawnAnew_ContradictEachOther) {
   ASSERT_FALSE(findings.empty());
   EXPECT_EQ(findings[0].cause, "contradiction");
   EXPECT_TRUE(Told({.flipped = 0.005, .drawn_anew = true}).empty());
+}
+
+// Whether two are of one kind is the label of both, not of one of them.
+TEST(LabelNoise, PairsWithOtherPartners_AreNoContradiction) {
+  for (const Finding& finding : Told({.drawn_anew = true, .partners = 2000}))
+    EXPECT_NE(finding.cause, "contradiction");
+  const auto findings = Told({.drawn_anew = true, .partners = 1});
+  ASSERT_FALSE(findings.empty());
+  EXPECT_EQ(findings[0].cause, "contradiction");
 }
 
 TEST(LabelNoise, TargetsThatHaveNothingToDoWithInputs_AreTold) {

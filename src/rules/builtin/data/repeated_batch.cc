@@ -193,19 +193,17 @@ class RepeatedBatch final : public KeptRule {
     // It had other batches before, and none for this long: the source of batches is stuck.
     const bool stuck =
         replica.different >= 4 && replica.times >= limits_.stuck && replica.times >= 4 * replica.longest;
+    if (!stuck && (replica.different > 0 || replica.times < limits_.single)) return;
+    const auto loader = profile::TrainingLoader(view.trial.Document("loaders"));
     // It never had another batch, and this one is not the whole data set: an evaluation has more rows, and
-    // their number is a power of two, as batch sizes are.
-    const bool single = replica.different == 0 && replica.times >= limits_.single && rows_ >= 4 &&
-                        (rows_ & (rows_ - 1)) == 0 && evaluated_ > rows_;
+    // their number is a power of two, as batch sizes are. Nor does the loader end there, or a loop or a
+    // framework that takes one batch of it, as each does on purpose.
+    const bool single = !stuck && rows_ >= 4 && (rows_ & (rows_ - 1)) == 0 && evaluated_ > rows_ &&
+                        (!loader || !loader->trains || (loader->by_next && loader->batches != 1));
     // It never had another batch, and a loader that has more of them was started for nearly every one.
-    std::int64_t batches = 0;
-    const bool may_begin_again =
-        !stuck && !single && replica.different == 0 && replica.times >= limits_.single &&
-        static_cast<double>(started_) >= kNearly * static_cast<double>(replica.times);
-    if (may_begin_again) {
-      const auto loader = profile::TrainingLoader(view.trial.Document("loaders"));
-      batches = loader ? loader->batches : 0;
-    }
+    const bool begins_again = !stuck && !single && loader && loader->by_next &&
+                              static_cast<double>(started_) >= kNearly * static_cast<double>(replica.times);
+    const std::int64_t batches = begins_again ? loader->batches : 0;
     if (!stuck && !single && batches < 2) return;
     told_ = true;
     Finding finding = FindingAt(kName, "same", view, TensorAt{format::kNoId, replica.worker});
@@ -298,7 +296,7 @@ class RepeatedBatch final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<RepeatedBatch>(kName, kParams);
-  spec.version = 2;  // 2: loaders that are started for each update
+  spec.version = 3;  // 2: loaders that are started for each update; 3: by a call in the script
   spec.aliases = {"DuplicateShard"};
   spec.summary = "batches that replicas share, or one batch again and again";
   return spec;

@@ -92,9 +92,11 @@ TEST(RepeatedBatch, PartsOfAResumedRun_AndTrainingsInARow_AreNoReplicas) {
 }
 
 // One model; an evaluation of 400 rows after step 20.
-std::vector<Finding> One(const Batch& batch, std::int64_t rows, int steps, int passes = 1) {
+std::vector<Finding> One(const Batch& batch, std::int64_t rows, int steps, int passes = 1,
+                         const std::string& loader = "") {
   FakeTrial trial;
   trial.SetDocument("model", kModels);
+  if (!loader.empty()) trial.SetDocument("loaders", loader);
   for (int n = 0; n < steps; ++n) {
     for (int pass = 0; pass < passes; ++pass) {
       trial.Step(Mode::kTrain, -1, n).Event(EventKind::kBatch, 0, batch(n));
@@ -115,6 +117,20 @@ TEST(RepeatedBatch, FirstBatchAgainAndAgain_IsNamed_WholeDataSetIsNot) {
   EXPECT_TRUE(One([](int) { return 3; }, 90, 90).empty());   // not a usual batch size
 }
 
+// A document of one loader, with batches of 64 rows.
+std::string Loader(int samples, const char* trains, const char* by_next) {
+  return R"({"loaders": [{"number": 0, "batch_size": 64, "samples": )" + std::to_string(samples) +
+         R"(, "trains": )" + trains + R"(, "by_next": )" + by_next + "}]}";
+}
+
+TEST(RepeatedBatch, OneBatchBesideALargerEvaluation_IsSilentWhereALoopTookItOrTheLoaderHasNoMore) {
+  const auto with = [](const std::string& loader) { return One([](int) { return 3; }, 64, 90, 1, loader); };
+  EXPECT_EQ(with(Loader(1000, "true", "true")).size(), 1U);
+  EXPECT_EQ(with(Loader(1000, "false", "false")).size(), 1U);  // evaluates only
+  EXPECT_TRUE(with(Loader(1000, "true", "false")).empty());
+  EXPECT_TRUE(with(Loader(64, "true", "true")).empty());
+}
+
 // 90 updates with one batch, each of which a loader was started for, or only the first.
 std::vector<Finding> Started(const std::string& loader, bool each) {
   FakeTrial trial;
@@ -127,16 +143,19 @@ std::vector<Finding> Started(const std::string& loader, bool each) {
   return testing::FindingsOf(trial, "RepeatedBatch", ParameterSet::kLuff);
 }
 
-TEST(RepeatedBatch, LoaderThatIsStartedForEachUpdate_IsNamed_WholeDataSetAndATestWithOneBatchAreNot) {
+TEST(RepeatedBatch, LoaderThatIsStartedForEachUpdate_IsNamed_WholeDataSetLoopsAndATestWithOneBatchAreNot) {
   const std::string many =
-      R"({"loaders": [{"number": 0, "samples": 1000, "batch_size": 90, "trains": true}]})";
+      R"({"loaders": [{"number": 0, "samples": 1000, "batch_size": 90, "by_next": true}]})";
+  const std::string looped =
+      R"({"loaders": [{"number": 0, "samples": 1000, "batch_size": 90, "by_next": false}]})";
   const std::string whole =
-      R"({"loaders": [{"number": 0, "samples": 90, "batch_size": 90, "trains": true}]})";
+      R"({"loaders": [{"number": 0, "samples": 90, "batch_size": 90, "by_next": true}]})";
   const auto findings = Started(many, true);
   ASSERT_EQ(findings.size(), 1U);
   EXPECT_EQ(findings[0].cause, "same");
   EXPECT_THAT(findings[0].why, ::testing::HasSubstr("its loader has 12 batches, was started 64 times"));
   EXPECT_TRUE(Started(many, false).empty());
+  EXPECT_TRUE(Started(looped, true).empty());  // a loop that ends after one batch, or a framework's
   EXPECT_TRUE(Started(whole, true).empty());
   EXPECT_TRUE(Started("", true).empty());
 }

@@ -169,7 +169,7 @@ class LossShapeMismatch final : public KeptRule {
       if (before || !paired_) continue;
       const std::string output = ShapeIn(*event, "output");
       const std::string target = ShapeIn(*event, "target");
-      // No stop: a fixed grid with as many places as there are samples looks the same.
+      // No stop: fixed places that are as many as the samples look the same, unless they are evenly spaced.
       Finding finding = FindingAt(kName, "broadcast", view, TensorAt{format::kNoId});
       finding.since_step = 0;
       finding.what = fmt::format(

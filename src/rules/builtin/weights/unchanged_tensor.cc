@@ -187,6 +187,7 @@ class Luff final : public KeptRule {
     }
   }
 
+  static constexpr double kSumError = 1e-9;  // of a sum in float64
   static constexpr double kRested = 1e-4;  // of the largest gradient: what float32 leaves of a minimum
   struct Group {
     std::vector<std::string> names;
@@ -210,7 +211,7 @@ class Luff final : public KeptRule {
       if (fact == nullptr || !fact->requires_grad) continue;
       ++trainable;
       if (!Idle(weight, info)) continue;
-      if (!GetsGradients(facts, *fact, name, weight)) continue;
+      if (!GetsGradients(facts, *fact, name, weight) || IsAtItsBounds(view, name, weight)) continue;
       group.names.push_back(name);
       group.since = std::max(group.since, std::max<std::int64_t>(weight.changed, first_step_));
     }
@@ -242,6 +243,21 @@ class Luff final : public KeptRule {
     // It has learnt all that its rows tell, to the last bit: full batches of a small model come so far.
     if (weight.changed >= 0 && found->second.newest <= kRested * found->second.largest) return false;
     return (found->second.nonzero - weight.gradient_nonzero) * 10 >= updates * 9;  // else it is resting
+  }
+
+  // True if each value is as far from zero as all others: the script clips weights, as a critic of a
+  // Wasserstein GAN wants it, and updates only push against the bounds. A weight that never changed may have
+  // been made of equal values (the scale of a normalisation), unless they have both signs.
+  static bool IsAtItsBounds(const StepView& view, const std::string& name, const Weight& weight) {
+    for (const auto& [entry, tensor] : view.index.summaries(Role::kWeight)) {
+      if (tensor.name != name) continue;
+      const Summary& summary = entry.summary;
+      const double bound = summary.abs_max(entry.dtype);
+      const double all = static_cast<double>(summary.count) * bound;
+      const bool both = summary.min(entry.dtype) == -bound && summary.max(entry.dtype) == bound;
+      return bound > 0 && std::abs(summary.abs_sum - all) <= kSumError * all && (both || weight.changed >= 0);
+    }
+    return false;
   }
 
   void Tell(const StepView& view, const Group& group, bool all, Sink& sink) {
@@ -335,13 +351,17 @@ class Luff final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<Luff, Original>(kName, kParams);
-  spec.version = 5;  // 4: "target"; 5: weights that have reached their minimum
+  spec.version = 6;  // 4: "target"; 5: weights that have reached their minimum; 6: weights at their bounds
   spec.summary =
       "weights that ought to be trained and do not change, and evaluations or targets of such a model";
   spec.needs = [](const Parameters& all) -> std::vector<Need> {
     if (IsOriginal(all)) return SelectedNeeds(all, "unchanged_tensor", Bit(Form::kSummary) | Bit(Form::kRaw));
     std::vector<Need> needs = SampleNeeds();
     needs.push_back(WeightChangeNeed(IntervalOf(all), 0));
+    needs.push_back({.collection = "weights",
+                     .roles = {Role::kWeight},
+                     .forms = Bit(Form::kSummary),
+                     .save_interval = IntervalOf(all)});
     return needs;
   };
   return spec;
