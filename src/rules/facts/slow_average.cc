@@ -1,6 +1,6 @@
 #include "rules/facts/slow_average.h"
 
-#include <cmath>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -36,6 +36,8 @@ void SlowAverage::VisitFields(Fields& io) {
   io("last", last_);
   io("looks", looks_, kMaxModels);
   io("evaluated", evaluated_, kMaxModels);
+  io("evaluating", evaluating_);
+  io("evaluations", evaluations_);
   io("updates", updates_);
   io("first_evaluation", first_evaluation_);
 }
@@ -45,9 +47,11 @@ void SlowAverage::OnStep(const StepView& view) {
   if (info.superseded) return;
   if (info.mode == query::Mode::kTrain) {
     last_.Take(info);
+    evaluating_ = false;
     updates_ += static_cast<std::int64_t>(view.index.events(EventKind::kOptimizerStep).size());
   }
   if (info.mode == query::Mode::kEval && updates_ > 0) {
+    evaluations_ += std::exchange(evaluating_, true) ? 0 : 1;
     for (const query::EventAt& event : view.index.events(EventKind::kForward)) {
       if (first_evaluation_ < 0) first_evaluation_ = updates_;
       if (evaluated_.size() < kMaxModels) evaluated_.insert(event.row.subject);
@@ -65,7 +69,8 @@ void SlowAverage::OnStep(const StepView& view) {
 }
 
 std::optional<SlowAverage::Found> SlowAverage::OnEnd(const query::Trial& trial) const {
-  if (looks_.empty() || evaluated_.size() >= kMaxModels) return std::nullopt;
+  if (looks_.empty() || evaluated_.size() >= kMaxModels || updates_ < kRarer * evaluations_)
+    return std::nullopt;
   const ModelFacts facts = ModelFacts::Of(trial);
   for (const auto& [name, look] : looks_) {
     const std::int64_t updates = updates_ - look.first;

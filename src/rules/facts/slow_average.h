@@ -25,6 +25,8 @@ class SlowAverage {
   };
   static constexpr std::int64_t kUpdates = 100;
   static constexpr double kShare = 0.2;
+  static constexpr std::int64_t kRarer =
+      8;  // updates for each evaluation: targets are asked for at each update
   /// Cosine of the trained model's way at two looks: weights that wander around a minimum have none.
   static constexpr double kSteady = 0.7;
 
@@ -44,9 +46,10 @@ class SlowAverage {
     void VisitFields(Fields& io);
   };
   Anchor last_;
-  std::map<std::string, Look> looks_;                 // by the model that may be an average; the newest
-  std::set<std::uint32_t> evaluated_;                 // numbers of modules that an evaluation called
-  std::int64_t updates_ = 0, first_evaluation_ = -1;  // the latter: updates before it
+  std::map<std::string, Look> looks_;  // by the model that may be an average; the newest
+  std::set<std::uint32_t> evaluated_;  // numbers of modules that an evaluation called
+  bool evaluating_ = false;
+  std::int64_t evaluations_ = 0, updates_ = 0, first_evaluation_ = -1;  // the latter: updates before it
 };
 
 }  // namespace luff::rules

@@ -65,7 +65,7 @@ std::string_view MeantBy(std::string_view name) {
   if (name == "lr" || name == "weight_decay" || name == "momentum" || name == "eps") return {};
   if (plain == "lr" || plain == "learningrate" || plain == "learnrate" || plain == "lrate") return "lr";
   if (plain == "wd" || plain == "weightdecay" || plain == "weigthdecay" || plain == "wieghtdecay" ||
-      plain == "weightdecy" || plain == "l2" || plain == "decay")
+      plain == "weightdecy")
     return "weight_decay";
   if (plain == "epsilon") return "eps";
   return plain == "momentum" ? "momentum" : "";

@@ -222,6 +222,7 @@ struct Average {
   int updates = 200;
   std::uint32_t evaluated = 2;  // number of the module
   std::string optimized = "Net";
+  int every = 20;  // updates
 };
 
 std::vector<std::string> Told(const Average& story) {
@@ -236,7 +237,7 @@ std::vector<std::string> Told(const Average& story) {
       "optimizers": [{"name": "Adam", "number": 0, "type": "Adam"}]})");
   for (int step = 0; step < story.updates; ++step) {
     trial.Step().Loss(1).Event(EventKind::kForward, 1).Event(EventKind::kOptimizerStep, 0);
-    if (step % 20 != 19) continue;
+    if (step % story.every != story.every - 1) continue;
     trial.Step(query::Mode::kEval).Event(EventKind::kForward, story.evaluated);
     if (story.evaluated != 2) trial.Event(EventKind::kForward, 2);
     if (step > 60)
@@ -253,6 +254,7 @@ TEST(UnchangedTensor, AnAverageThatHasHardlyMoved_IsTold) {
   EXPECT_EQ(Told(Average{.updates = 100}), kNone);  // 80 updates since its first evaluation
   EXPECT_EQ(Told(Average{.evaluated = 1}), kNone);  // the trained one is evaluated, too
   EXPECT_EQ(Told(Average{.optimized = "Mean"}), kNone);
+  EXPECT_EQ(Told(Average{.every = 2}), kNone);  // a target network
   EXPECT_EQ(Told(Average{.share = 0}), kNone);  // another cause
 }
 
