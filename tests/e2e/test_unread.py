@@ -16,6 +16,7 @@ FAULTS = {
     "used_up": ("ClipSaturated", "nothing"),
     "slow_average": ("UnchangedTensor", "slow_average"),
     "early_copy": ("UnchangedTensor", "evaluated"),
+    "made_in_forward": ("ParamNotOptimized", "made_in_forward"),
 }
 
 

@@ -279,6 +279,8 @@ std::vector<ReachFacts> ReachesOf(const StepIndex& index) {
     facts.without_gradient_count =
         NumberOf(json, "without_gradient_count", static_cast<std::int64_t>(facts.without_gradient.size()));
     facts.reached_count = NumberOf(json, "reached_count", 0);
+    for (const Json& shape : List(json, "made"))
+      if (facts.made.size() < kMaxNames) facts.made.insert(Numbers(shape));
     for (const Json& leaf : List(json, "foreign")) {
       if (!leaf.is_object() || facts.foreign.size() >= kMaxNames) continue;
       ReachFacts::Leaf one;

@@ -129,6 +129,7 @@ struct ReachFacts {
     bool input = false;     // a model was called with it
   };
   std::vector<Leaf> foreign;
+  std::set<std::vector<std::int64_t>> made;  // shapes of parameters of no model that were gone after the step
   /// All names without gradients are known.
   [[nodiscard]] bool complete() const noexcept {
     return without_gradient_count == static_cast<std::int64_t>(without_gradient.size());

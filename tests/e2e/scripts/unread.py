@@ -23,7 +23,20 @@ def points(count):
 train_x, train_y = points(640)
 test_x, test_y = points(320)
 body = nn.Sequential(nn.Linear(12, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh())
-model = nn.Sequential(body, nn.Linear(32, 3))
+
+
+class Made(nn.Module):
+    """Makes its last layer anew in each pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = body
+
+    def forward(self, x):
+        return nn.Linear(32, 3)(self.body(x))
+
+
+model = Made() if kind == "made_in_forward" and wrong else nn.Sequential(body, nn.Linear(32, 3))
 parameters = model.parameters()
 evaluated = model
 average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9999 if wrong else 0.9))

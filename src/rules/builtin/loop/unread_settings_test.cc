@@ -215,6 +215,38 @@ TEST(ClipSaturated, ClippingThatGetsNoGradients_IsTold) {
   EXPECT_EQ(Told(Clip{.after = false}), std::vector<std::string>{"misplaced"});
 }
 
+// ParamNotOptimized -----------------------------------------------------------------------------------------
+
+std::vector<std::string> Made(const std::string& first, const std::string& second,
+                              const std::string& input = "") {
+  FakeTrial trial;
+  trial.SetDocument("model",
+                    R"({"models": [{"name": "Net", "type": "Net", "parameters": [)" +
+                        std::string(R"({"path": "a", "name": "Net_a", "shape": [8, 8], "requires_grad": true,
+      "optimizer": "Adam", "group": 0})") +
+                        R"(]}], "optimizers": [{"name": "Adam", "number": 0, "type": "Adam"}]})");
+  for (int step = 0; step < 12; ++step) {
+    trial.Step().Loss(1).Event(EventKind::kOptimizerStep, 0);
+    if (!input.empty()) trial.Sample("sample/Net_input_0", {10, 32}, std::vector<double>(320, 1.0));
+    const std::string& made = step == 8 ? second : first;
+    if (step == 4 || step == 8)
+      trial.EventJson(R"({"kind": "reach", "without_gradient": [], "reached_count": 1, "made": )" + made +
+                      "}");
+  }
+  return CausesOf(FindingsOf(trial, "ParamNotOptimized", ParameterSet::kLuff));
+}
+
+TEST(ParamNotOptimized, ALayerThatIsMadeInForward_IsTold) {
+  const std::string layer = "[[10, 32], [10]]";
+  EXPECT_EQ(Made(layer, layer), std::vector<std::string>{"made_in_forward"});
+  EXPECT_EQ(Made(layer, "[]"), kNone);
+  EXPECT_EQ(Made(layer, "[[12, 32], [12]]"), kNone);
+  EXPECT_EQ(Made("[[10, 32]]", "[[10, 32]]"), kNone);  // one tensor: a perturbation, a code
+  EXPECT_EQ(Made("[[10, 32], [32]]", "[[10, 32], [32]]"), kNone);
+  EXPECT_EQ(Made(layer, layer, "input"), kNone);
+  EXPECT_EQ(Made(R"("text")", R"([1, [2]])"), kNone);
+}
+
 // UnchangedTensor -------------------------------------------------------------------------------------------
 
 struct Average {
