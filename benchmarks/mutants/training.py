@@ -1,6 +1,7 @@
 """Trains a script under a plain `luff run`, once: its score proves the fault, its run is judged.
 
-A score under `luff run` is that of the bare script, bit for bit, so nothing is trained without Luff.
+A score under `luff run` is that of the bare script, bit for bit. So no script that is judged is trained without Luff,
+and the further seeds of originals, of which nothing but the score is read, are trained bare.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ def train(
 ) -> float | None:
     """Trains a mutant, unless it was; returns its score. None if the script fails.
 
-    Writes into a folder of `root`: the runs of its trainings, its output, and what is known of it.
+    Writes into a folder of `root`: the runs of its trainings, its output, and what is known of it. Seeds other than
+    the first only show how far scores spread, and are trained without Luff.
     """
     folder = root / f"{program}-{operator}-{seed}"
     about = folder / "mutant.json"
@@ -60,15 +62,8 @@ def train(
     folder.mkdir(parents=True)
     script = folder / "train.py"
     script.write_text(mutate(program, operator) or "")
-    command = [
-        luff,
-        "run",
-        "--run",
-        str(folder / "run"),
-        "--",
-        python or interpreter(program) or sys.executable,
-        str(script),
-    ]
+    watched = [luff, "run", "--run", str(folder / "run"), "--"] if seed == SEEDS[0] else []
+    command = [*watched, python or interpreter(program) or sys.executable, str(script)]
     with (folder / "output.txt").open("wb") as output:
         try:
             code = subprocess.run(

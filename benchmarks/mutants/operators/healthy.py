@@ -429,3 +429,19 @@ def clips_every_gradient(source: Source) -> bool:
         f"torch.nn.utils.clip_grad_norm_([p for g in {name}.param_groups for p in g['params']], 0.01)",
     )
     return True
+
+
+@healthy
+def milestones_beyond_the_end(source: Source) -> bool:
+    """A scheduler whose first milestone is never reached, since the training is shorter than usual."""
+    return source.schedule("MultiStepLR({}, [1000, 2000])", each_epoch=True)
+
+
+@healthy
+def names_a_group(source: Source) -> bool:
+    """The parameters are a group with a name and a number of the script's own."""
+    made = source.model()
+    if made is None or not source.imports("torch") or name_of(made[0].func) == "LBFGS":
+        return False
+    source.replace(made[0].args[0], "[{'params': {}, 'name': 'all', 'rate_scale': 1.0, 'depth': 0}]")
+    return True

@@ -439,3 +439,33 @@ def test_losses_of_a_second_phase_are_looked_at_anew(watched):
         second.step()
     told_of = [event for event in told(session, "loss_input") if event["loss"] == "CrossEntropyLoss"]
     assert [event["made_by"] for event in told_of] == ["softmax"]
+
+
+# Layers that are made in forward ---------------------------------------------------------------------------------
+
+
+class MakesALayer(nn.Module):
+    def __init__(self, made):
+        super().__init__()
+        self.body, self.made = nn.Linear(6, 8), made
+
+    def forward(self, x):
+        return self.made(self.body(x))
+
+
+def test_parameters_that_are_gone_after_the_step_are_told(watched):
+    hook, session = watched()
+    train(MakesALayer(lambda h: nn.Linear(8, 3)(h)))
+    hook.close()
+    reaches = told(session, "reach")
+    assert reaches
+    assert all(sorted(event["made"]) == [[3], [3, 8]] for event in reaches)
+
+
+def test_layers_that_live_on_and_plain_tensors_are_not_told_as_made(watched):
+    kept = nn.Linear(8, 3)
+    for made in (kept, lambda h: (h + torch.zeros(8, requires_grad=True))[:, :3]):
+        hook, session = watched()
+        train(MakesALayer(made))
+        hook.close()
+        assert all("made" not in event for event in told(session, "reach"))

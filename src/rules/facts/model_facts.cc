@@ -77,6 +77,41 @@ bool Flag(const Json& from, const char* key, bool missing) {
   return it != from.end() && it->is_boolean() ? it->get<bool>() : missing;
 }
 
+constexpr std::size_t kMaxSettings = 64;
+
+// The members of an object that are numbers.
+std::map<std::string, double> NumbersIn(const Json& from) {
+  std::map<std::string, double> numbers;
+  if (!from.is_object()) return numbers;
+  for (const auto& [key, value] : from.items())
+    if (value.is_number() && numbers.size() < kMaxSettings) numbers[key] = value.get<double>();
+  return numbers;
+}
+
+std::optional<double> Find(const std::map<std::string, double>& numbers, const char* key) {
+  const auto it = numbers.find(key);
+  return it == numbers.end() ? std::nullopt : std::optional(it->second);
+}
+
+SchedulerFacts SchedulerFrom(const Json& scheduler) {
+  SchedulerFacts one;
+  one.type = Word(scheduler, "type");
+  if (const auto settings = scheduler.find("settings");
+      settings != scheduler.end() && settings->is_object()) {
+    one.mode = Word(*settings, "mode");
+    const std::map<std::string, double> numbers = NumbersIn(*settings);
+    one.gamma = Find(numbers, "gamma");
+    one.eta_min = Find(numbers, "eta_min");
+  }
+  for (const char* length : {"total_steps", "T_max", "total_iters"})
+    if (one.length == 0) one.length = static_cast<std::int64_t>(SettingOf(scheduler, length));
+  one.milestones = Numbers(List(scheduler, "milestones"));
+  if (const auto it = scheduler.find("optimizer"); it != scheduler.end() && it->is_number_integer())
+    one.optimizer = std::clamp<std::int64_t>(it->get<std::int64_t>(), -1, 1LL << 32);
+  one.moved = Flag(scheduler, "moved", false);
+  return one;
+}
+
 ParameterFacts ParameterFrom(const Json& model, const Json& parameter) {
   ParameterFacts one;
   one.model = Word(model, "name");
@@ -91,6 +126,7 @@ ParameterFacts ParameterFrom(const Json& model, const Json& parameter) {
   }
   one.optimizer = Word(parameter, "optimizer");
   one.requires_grad = Flag(parameter, "requires_grad", true);
+  one.misspelt = Word(parameter, "misspelt");
   if (const auto it = parameter.find("group"); it != parameter.end() && it->is_number_integer())
     one.group = it->get<std::int64_t>();
   return one;
@@ -126,6 +162,14 @@ ModuleKind KindOfModule(std::string_view type) noexcept {
   if (type.find("Drop") != std::string_view::npos) return ModuleKind::kDropout;
   if (type.ends_with("Linear")) return ModuleKind::kLinear;
   return type.starts_with("Conv") ? ModuleKind::kConvolution : ModuleKind::kOther;
+}
+
+bool LooksLikeRequiresGrad(std::string_view name) noexcept {
+  for (const std::string_view one :
+       {"requires_grad", "require_grad", "required_grad", "requires_grads", "require_grads",
+        "requires_gradient", "require_gradient", "requires_gradients", "requiresGrad"})
+    if (name == one) return true;
+  return false;
 }
 
 std::optional<double> ModuleFacts::Number(const std::string& key) const {
@@ -171,6 +215,7 @@ ModelFacts ModelFacts::ParseUntrusted(std::string_view text) {
     one.shared = NumberOf(optimizer, "shared", 0);
     one.scheduled = Flag(optimizer, "scheduled", false);
     one.device = Word(optimizer, "device");
+    one.defaults = NumbersIn(optimizer.value("defaults", Json()));
     one.one_by_one = !List(optimizer, "groups").empty();
     for (const Json& group : List(optimizer, "groups")) {
       one.one_by_one = one.one_by_one && IsOneByOne(group, one.device);
@@ -178,19 +223,16 @@ ModelFacts ModelFacts::ParseUntrusted(std::string_view text) {
       const double eps = SettingOf(group, "eps");
       if (eps > 0) one.eps = one.eps > 0 ? std::min(one.eps, eps) : eps;
       one.lr = std::max({one.lr, SettingOf(group, "lr"), SettingOf(group, "initial_lr")});
+      if (one.groups.size() < kMaxNames)
+        one.groups.push_back(group.is_object() ? NumbersIn(group.value("settings", Json()))
+                                               : std::map<std::string, double>());
     }
     facts.optimizers_[one.name] = one.number;
     facts.optimizer_facts_.push_back(std::move(one));
   }
   for (const Json& scheduler : List(json, "schedulers")) {
     if (!scheduler.is_object() || facts.schedulers_.size() >= kMaxNames) continue;
-    SchedulerFacts& one = facts.schedulers_.emplace_back();
-    one.type = Word(scheduler, "type");
-    if (const auto settings = scheduler.find("settings");
-        settings != scheduler.end() && settings->is_object())
-      one.mode = Word(*settings, "mode");
-    for (const char* length : {"total_steps", "T_max", "total_iters"})
-      if (one.length == 0) one.length = static_cast<std::int64_t>(SettingOf(scheduler, length));
+    facts.schedulers_.push_back(SchedulerFrom(scheduler));
   }
   return facts;
 }
@@ -237,6 +279,8 @@ std::vector<ReachFacts> ReachesOf(const StepIndex& index) {
     facts.without_gradient_count =
         NumberOf(json, "without_gradient_count", static_cast<std::int64_t>(facts.without_gradient.size()));
     facts.reached_count = NumberOf(json, "reached_count", 0);
+    for (const Json& shape : List(json, "made"))
+      if (facts.made.size() < kMaxNames) facts.made.insert(Numbers(shape));
     for (const Json& leaf : List(json, "foreign")) {
       if (!leaf.is_object() || facts.foreign.size() >= kMaxNames) continue;
       ReachFacts::Leaf one;

@@ -22,18 +22,24 @@ struct ParameterFacts {
   bool requires_grad = true;
   std::string optimizer;  // "" if no optimizer holds it
   std::int64_t group = -1;
+  std::string misspelt;  // an attribute that was set to False and looks like requires_grad; "": none
 };
+
+/// Names that look like requires_grad and mean nothing to torch; and itself, as an attribute of a module.
+[[nodiscard]] bool LooksLikeRequiresGrad(std::string_view name) noexcept;
 
 struct OptimizerFacts {
   std::uint32_t number = 0;
   std::string name, type;
-  std::int64_t parameters = 0;  // all groups
-  std::int64_t foreign = -1;    // how many of them belong to no called model; -1: unknown
-  std::int64_t shared = 0;      // how many of them another optimizer holds, too
-  double eps = 0, lr = 0;       // the smallest eps and the largest rate of its groups; 0: unknown
-  bool scheduled = false;       // a scheduler of the framework was made for it
-  std::string device;           // of its parameters: "cpu"; "" if unknown
-  bool one_by_one = false;      // it updates each parameter by itself: neither fused nor foreach
+  std::int64_t parameters = 0;             // all groups
+  std::int64_t foreign = -1;               // how many of them belong to no called model; -1: unknown
+  std::int64_t shared = 0;                 // how many of them another optimizer holds, too
+  double eps = 0, lr = 0;                  // the smallest eps and the largest rate of its groups; 0: unknown
+  bool scheduled = false;                  // a scheduler of the framework was made for it
+  std::string device;                      // of its parameters: "cpu"; "" if unknown
+  bool one_by_one = false;                 // it updates each parameter by itself: neither fused nor foreach
+  std::map<std::string, double> defaults;  // of its constructor, those that are numbers
+  std::vector<std::map<std::string, double>> groups;  // settings of each group that are numbers
 };
 
 /// Coarse kind of a module, by its type.
@@ -61,6 +67,10 @@ struct SchedulerFacts {
   std::int64_t length =
       0;             // steps that it is planned for (total_steps, T_max, total_iters); 0: it does not say
   std::string mode;  // "min" or "max" of one that is given a metric
+  std::optional<double> gamma, eta_min;
+  std::vector<std::int64_t> milestones;
+  std::optional<std::int64_t> optimizer;  // number of the one whose rates it sets; -1: one without any update
+  bool moved = false;                     // the rates of that one are not what they were
 };
 
 /// The part of the run's document "model" that rules need. Everything in the document is optional.
@@ -119,6 +129,7 @@ struct ReachFacts {
     bool input = false;     // a model was called with it
   };
   std::vector<Leaf> foreign;
+  std::set<std::vector<std::int64_t>> made;  // shapes of parameters of no model that were gone after the step
   /// All names without gradients are known.
   [[nodiscard]] bool complete() const noexcept {
     return without_gradient_count == static_cast<std::int64_t>(without_gradient.size());

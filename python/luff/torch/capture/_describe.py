@@ -10,12 +10,24 @@ from typing import Any
 from luff.torch.capture._memory import read_scalar
 from luff.torch.capture._names import Names, class_name
 
-__all__ = ["describe", "settings_of"]
+__all__ = ["describe", "has_moved", "settings_of"]
 
 _PLAIN = (bool, int, float, str, type(None))
 _MAX_MODULES = 50_000
 _MAX_TEXT = 200
 _HIDDEN = frozenset({"training", "call_super_init", "dump_patches"})
+_MAX_MILESTONES = 64
+# Set on a parameter by somebody who meant requires_grad; torch takes any attribute. Of modules all settings are told.
+_MISSPELT = (
+    "require_grad",
+    "required_grad",
+    "requires_grads",
+    "require_grads",
+    "requires_gradient",
+    "require_gradient",
+    "requires_gradients",
+    "requiresGrad",
+)
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
@@ -68,6 +80,31 @@ def _numbers(mapping: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
+def _misspelt(parameter: Any) -> str:
+    """Returns an attribute of a parameter that was to freeze it and means nothing; "" if there is none."""
+    own = getattr(parameter, "__dict__", None)
+    return next((name for name in _MISSPELT if own.get(name) is False), "") if own else ""
+
+
+def has_moved(optimizer: Any) -> bool:
+    """Whether a scheduler has changed a rate of its optimizer."""
+    pairs = [(group.get("lr"), group.get("initial_lr")) for group in getattr(optimizer, "param_groups", ())]
+    return any(isinstance(now, float | int) and isinstance(was, float | int) and now != was for now, was in pairs)
+
+
+def _scheduler(scheduler: Any, numbers: Mapping[int, int]) -> dict[str, Any]:
+    """Describes a scheduler; `numbers` are those of optimizers that have made an update, by their ids."""
+    entry: dict[str, Any] = {"type": type(scheduler).__name__, "settings": settings_of(scheduler)}
+    milestones = getattr(scheduler, "milestones", None)
+    if isinstance(milestones, Counter):  # MultiStepLR
+        entry["milestones"] = sorted(at for at in milestones if isinstance(at, int))[:_MAX_MILESTONES]
+    optimizer = getattr(scheduler, "optimizer", None)
+    if optimizer is not None:
+        entry["optimizer"] = numbers.get(id(optimizer), -1)
+        entry["moved"] = has_moved(optimizer)
+    return entry
+
+
 def _device_of(optimizer: Any) -> str:
     """Returns the kind of device that holds all parameters of an optimizer; "" for several."""
     kinds = {p.device.type for group in optimizer.param_groups for p in group["params"]}
@@ -97,6 +134,7 @@ def describe(
         Ids of the parameters of the models that were called.
     """
     optimizers = list(optimizers)
+    numbers = {id(optimizer): number for number, _, optimizer in optimizers}
     group_of: dict[int, tuple[str, int]] = {}
     holders: Counter[int] = Counter()
     for _, name, optimizer in optimizers:
@@ -127,18 +165,19 @@ def describe(
         parameters = []
         for path, parameter in model.named_parameters():
             optimizer_name, group_index = group_of.get(id(parameter), (None, None))
-            parameters.append(
-                {
-                    "path": path,
-                    "name": names.parameter(parameter),
-                    "shape": _shape(getattr(parameter, "shape", None)),
-                    "dtype": _dtype(parameter),
-                    "device": str(getattr(parameter, "device", "")),
-                    "requires_grad": bool(parameter.requires_grad),
-                    "optimizer": optimizer_name,
-                    "group": group_index,
-                }
-            )
+            told = {
+                "path": path,
+                "name": names.parameter(parameter),
+                "shape": _shape(getattr(parameter, "shape", None)),
+                "dtype": _dtype(parameter),
+                "device": str(getattr(parameter, "device", "")),
+                "requires_grad": bool(parameter.requires_grad),
+                "optimizer": optimizer_name,
+                "group": group_index,
+            }
+            if misspelt := _misspelt(parameter):
+                told["misspelt"] = misspelt
+            parameters.append(told)
         buffers = [
             {"path": path, "shape": _shape(buffer.shape), "dtype": _dtype(buffer)}
             for path, buffer in model.named_buffers()
@@ -176,7 +215,7 @@ def describe(
             }
             for number, name, optimizer in optimizers
         ],
-        "schedulers": [{"type": type(one).__name__, "settings": settings_of(one)} for one in schedulers],
+        "schedulers": [_scheduler(one, numbers) for one in schedulers],
         "losses": [{"type": kind, "settings": settings} for kind, settings in losses],
     }
     return json.dumps(document, default=str)

@@ -13,11 +13,21 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from luff._patch import once
 from luff._weak import Identities
 
-__all__ = ["Names", "class_name", "climb", "compiled_from", "install", "is_compiled_model", "unwrap"]
+__all__ = [
+    "Names",
+    "class_name",
+    "climb",
+    "compiled_from",
+    "install",
+    "is_compiled_model",
+    "shapes_of",
+    "unwrap",
+]
 
 _WRAPPED_BY = ("_orig_mod", "_forward_module", "module")
 _WRAPPERS = frozenset(
@@ -72,6 +82,11 @@ def is_compiled_model(module: Any) -> bool:
 def compiled_from(module: Any) -> Any:
     """Returns the module inside a compiled model, whose call stands for the model's: its modules' are not visible."""
     return module.__dict__["_modules"]["_orig_mod"] if is_compiled_model(module) else module
+
+
+def shapes_of(model: Any) -> tuple[tuple[int, ...], ...]:
+    """Returns the shapes of a model's parameters, in their order; not of those that have none yet."""
+    return tuple(tuple(p.shape) for p in model.parameters() if not is_lazy(p))
 
 
 def unwrap(module: Any) -> Any:

@@ -15,7 +15,7 @@ import torch
 from luff import _codes as codes
 from luff._codes import GapReason, Role
 from luff._hook import Session
-from luff.torch.capture._describe import describe, settings_of
+from luff.torch.capture._describe import describe, has_moved, settings_of
 from luff.torch.capture._device import DeviceRows, is_divisor, is_on_device, record_number, scalar_of
 from luff.torch.capture._memory import Layouts, address_of, is_readable, read_scalar
 from luff.torch.capture._names import Names, class_name
@@ -61,6 +61,7 @@ class Recorder:
         self.names = names
         self.optimizers: dict[int, OptimizerRecord] = {}  # id(optimizer) -> record
         self.schedulers: list[Any] = []
+        self._moved: set[int] = set()  # ids of schedulers that move the rates of an optimizer without an update
         self.losses: dict[str, dict[str, Any]] = {}
         self._numbers = 0
         self._optimizer_names: dict[str, int] = {}
@@ -104,13 +105,27 @@ class Recorder:
         return [(record, optimizer) for record, optimizer in pairs if optimizer is not None]
 
     def scheduler(self, scheduler: Any) -> None:
-        """Adds a scheduler to the document."""
-        if len(self.schedulers) < _MAX_SCHEDULERS and all(
+        """Adds a scheduler to the document, and whether it has moved the rates of an optimizer that makes no updates."""
+        new = len(self.schedulers) < _MAX_SCHEDULERS and all(
             known() is not scheduler for known in self.schedulers
-        ):
+        )
+        if new:
             self.schedulers.append(weakref.ref(scheduler))
-            if not self.stale:
-                self.describe()
+        elif self._moves_in_vain(scheduler):
+            self._moved.add(id(scheduler))
+        else:
+            return
+        if not self.stale:
+            self.describe()
+
+    def _moves_in_vain(self, scheduler: Any) -> bool:
+        optimizer = getattr(scheduler, "optimizer", None)
+        record = self.optimizers.get(id(optimizer))
+        if optimizer is None or id(scheduler) in self._moved or len(self._moved) >= _MAX_SCHEDULERS:
+            return False
+        if record is not None and record.reference() is optimizer and record.settled is not None:
+            return False
+        return has_moved(optimizer)
 
     def count(self) -> int:
         """Returns how many optimizers still exist."""

@@ -23,6 +23,7 @@ from luff._rows import rows_that_fit
 from luff._weak import Identities
 from luff.torch.capture._memory import address_of, copy_of_rows, is_readable, numbers_in
 from luff.torch.capture._modules import tensors_in
+from luff.torch.capture._names import shapes_of
 from luff.torch.evidence._step import Step, StepContext
 from luff.torch.evidence._unused_passes import UnusedPasses
 from luff.torch.evidence._written_losses import WrittenLosses
@@ -120,6 +121,8 @@ class Answers:
         self._written = written
         self._passes = passes
         self._heads: Identities[dict[int, _Head]] = Identities()  # of a model, by place in its result
+        #: Of a model that is not trained: the one that is, and whether both have parameters of the same shapes.
+        self._copies: Identities[tuple[weakref.ref[Any], bool]] = Identities()
         #: The model called last in training, and what it returned.
         self._trained: tuple[Any, list[Any]] | None = None
         self._evaluation = 0  # evaluations that training has ended
@@ -142,7 +145,7 @@ class Answers:
                     self._passes.model_returned(step, module, tensors)
             return
         self._scores = []
-        heads = self._heads.get(module) or {}
+        heads = self._heads.get(module) or self._heads_of_a_copy(module)
         for place, tensor in enumerate(tensors):
             rows, head = _scores_in(tensor), heads.get(place)
             if rows is None:
@@ -156,6 +159,16 @@ class Answers:
             elif head is None and _has_classes(rows) and len(rows.shape) == 2:
                 self._others.append((self._evaluation, rows.numbers.argmax(axis=1)))
         compares.on = bool(self._scores)
+
+    def _heads_of_a_copy(self, module: Any) -> dict[int, _Head]:
+        """Returns the outputs of the model that is trained, if `module` has all of its shapes: a copy, or an average."""
+        trained = None if self._trained is None else self._trained[0]()
+        if trained is None or trained is module or (heads := self._heads.get(trained)) is None:
+            return {}
+        known = self._copies.get(module)
+        if known is None or known[0]() is not trained:
+            known = self._copies[module] = weakref.ref(trained), shapes_of(module) == shapes_of(trained)
+        return heads if known[1] else {}
 
     def loss_called(self, kind: str, call: int, output: Any) -> None:
         """Called when a loss of targets was called in training with this output of a model."""

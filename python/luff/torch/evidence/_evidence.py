@@ -17,6 +17,7 @@ from luff.torch.evidence._accumulated import Accumulated
 from luff.torch.evidence._answers import Answers
 from luff.torch.evidence._asked import Asked
 from luff.torch.evidence._attention import Attention
+from luff.torch.evidence._averages import Averages
 from luff.torch.evidence._causal import Causal
 from luff.torch.evidence._checkpoints import Loads
 from luff.torch.evidence._graph_values import GraphValues
@@ -72,9 +73,11 @@ class Evidence:
         self._graph_values = GraphValues()
         self._rounding = Rounding()
         self.statistics = Statistics()
+        self.averages = Averages()
         self._events = (
             self._rounding,
             self.statistics,
+            self.averages,
             self.accumulated,
             self.losses.inputs,
             self.losses.rows,

@@ -11,6 +11,8 @@ import weakref
 from collections.abc import Iterable
 from typing import Any
 
+from torch.nn import Parameter
+
 from luff._hook import Session
 from luff.torch.capture._graphs import nodes_behind, nodes_of
 from luff.torch.capture._names import Names
@@ -38,12 +40,14 @@ class Reach:
         self._without: list[Any] = []  # weak references to parameters that have none so far
         self._seen: dict[int, Any] = {}  # leaves outside of models in the last recorded step
         self._now: dict[int, Any] = {}  # the same for this step
+        self._shapes: dict[int, list[int]] = {}  # of those of this step that are parameters
         self.spoiled = False  # gradients were used and freed inside the backward pass
 
     def begins(self, roots: Iterable[Any], models: Iterable[Any]) -> None:
         """Called when a backward pass begins, in a step that `Evidence` has chosen."""
         if self.reached is None:
             self.reached, self._without, self._now, self.spoiled = set(), [], {}, False
+            self._shapes = {}
         models = list(models)
         if any(_is_sharded(model) for model in models):
             self.reached = None
@@ -52,6 +56,8 @@ class Reach:
         for leaf in _leaves(roots):
             if id(leaf) not in known and len(self._now) < _MAX_LEAVES:
                 self._now[id(leaf)] = weakref.ref(leaf)
+                if isinstance(leaf, Parameter):
+                    self._shapes[id(leaf)] = [int(n) for n in leaf.shape]
 
     def ended(self, models: Iterable[Any]) -> None:
         """Called when a backward pass has ended."""
@@ -82,8 +88,9 @@ class Reach:
             leaf, before = reference(), self._seen.get(key)
             if leaf is not None and before is not None and before() is leaf:
                 lasting.append(leaf)
-        self._seen, self._now, self._without = self._now, {}, []
-        if not reached and not without and not lasting:
+        made = [shape for key, shape in self._shapes.items() if self._now[key]() is None]
+        self._seen, self._now, self._without, self._shapes = self._now, {}, [], {}
+        if not reached and not without and not lasting and not made:
             return
         owners = {}
         if lasting:
@@ -104,6 +111,7 @@ class Reach:
                         for leaf in lasting[:_MAX_NAMES]
                     ],
                     "reached_count": len(reached),
+                    **({"made": made[:_MAX_NAMES]} if made else {}),
                 }
             )
         )

@@ -168,6 +168,7 @@ class Machine(Steps):
             self.event(_BATCH, number, value)
         if step.mode == _EVAL and self.session is not None:
             self.evidence.statistics.model_called(module, self.names)
+            self.evidence.averages.model_called(module, self.names)
             if self.evidence.masks.due and not self._mode_flags.trains_in_part:
                 trained = self.clock.mode_steps[_TRAIN]
                 self.evidence.masks.model_called(module, args, kwargs, trained, self.names)

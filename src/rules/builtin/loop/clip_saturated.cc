@@ -21,6 +21,7 @@ constexpr const char* kNorm = "clip/norm";
 constexpr const char* kOneSided = "one_sided";
 constexpr const char* kMisplaced = "misplaced";
 constexpr const char* kScaled = "scaled";
+constexpr const char* kNothing = "nothing";
 constexpr std::int64_t kScaledUpdates = 8;
 constexpr double kLeastScale = 8, kEqual = 0.02;
 constexpr double kLeastOfScale = 0.01;  // a limit above this share of the scale was multiplied by it, too
@@ -63,6 +64,7 @@ class ClipSaturated final : public KeptRule {
     JudgeSides(view, sink);
     JudgePlace(view, sink);
     JudgeScale(view, sink);
+    JudgeNothing(view, sink);
     const query::Trial::ScalarEntry* norm = nullptr;
     for (const auto& entry : view.rows.scalars) {
       const std::string& name = view.trial.tensor(entry.tensor).name;
@@ -130,6 +132,10 @@ class ClipSaturated final : public KeptRule {
     io("unscaled", unscaled_);
     io("scale", scale_);
     io("place_limit", place_limit_);
+    io("empty", empty_);
+    io("empty_over", empty_over_);
+    io("empty_open", empty_open_);
+    io("unlimited", unlimited_);
   }
 
  private:
@@ -294,6 +300,64 @@ class ClipSaturated final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
+  // Each call got no gradient at all, or only zeros, while an optimizer used others: the list of parameters
+  // was empty, as a generator is that was gone through before. Another model's gradients may be zero, too.
+  void JudgeNothing(const StepView& view, Sink& sink) {
+    if (empty_over_) return;
+    const std::uint32_t worker = view.index.first_worker();
+    std::int64_t clips = 0, updates = 0;
+    bool backward = false, waits = false;
+    double limit = 0;
+    for (const query::EventAt& event : view.rows.events) {
+      if (event.worker != worker) continue;
+      const auto kind = static_cast<EventKind>(event.row.kind);
+      if (kind == EventKind::kBackward) backward = true;
+      updates += kind == EventKind::kOptimizerStep ? 1 : 0;
+      if (kind != EventKind::kClipGrad) continue;
+      ++clips;
+      waits = backward && updates == 0;
+      limit = std::bit_cast<double>(event.row.argument);
+    }
+    if (clips == 0) return;
+    double norm = NAN;
+    for (const auto& [entry, tensor] : view.index.scalars(format::Role::kOptimizerSetting))
+      if (tensor.name == kNorm) norm = entry.value;
+    if (clips != 1 || updates != 1 || !waits || norm != 0) {
+      empty_over_ = true;
+      if (std::exchange(empty_open_, false)) sink.Heal(kNothing, kNorm, view.rows.info.mode_step);
+      return;
+    }
+    double squares = 0;
+    for (const auto& [entry, tensor] : view.index.summaries(format::Role::kGradient))
+      squares += entry.worker == worker ? entry.summary.l2() * entry.summary.l2() : 0;
+    if (!(squares > 0) || !std::isfinite(squares)) return;  // nothing was captured at this step
+    ++empty_;
+    unlimited_ = std::max(unlimited_, limit > 0 && limit < kUsualLimit ? std::sqrt(squares) / limit : 0);
+    if (empty_ < kMisplacedUpdates || !(unlimited_ > 1)) return;
+    empty_open_ = true;
+    Finding finding = FindingAt(kName, kNothing, view, TensorAt{format::kNoId, worker});
+    finding.tensor = kNorm;
+    finding.since_step = 0;
+    finding.what =
+        fmt::format("clipping gets no gradients: it measured a norm of 0 in each of {} updates", empty_);
+    finding.why = fmt::format(
+        "the gradients with which these updates were made have norms of up to {:.3g} times the limit: what "
+        "is clipped are "
+        "not the parameters that are trained, or no parameters at all",
+        unlimited_);
+    finding.remedy =
+        "give clip_grad_norm_ the parameters anew, model.parameters(), at each call: a generator that the "
+        "optimizer has "
+        "gone through is empty; or keep list(model.parameters())";
+    finding.causes = {"params = model.parameters() given to the optimizer first, and then to clip_grad_norm_",
+                      "the parameters of another model"};
+    finding.evidence = {{"updates", empty_}, {"norm_over_limit", unlimited_}};
+    finding.threshold = fmt::format(
+        "a fact: a norm of exactly 0 in all calls, {} or more, and gradients above the limit (Luff)",
+        kMisplacedUpdates);
+    sink.Report(std::move(finding));
+  }
+
   const Limits limits_;
   LossTracker tracker_;
   std::int64_t scaled_ = 0, scaled_since_ = 0;   // updates in a row whose gradients were clipped as scaled
@@ -305,6 +369,9 @@ class ClipSaturated final : public KeptRule {
   std::uint32_t optimizer_ = 0;
   double place_limit_ = 0;
   bool placed_ = false, mattered_ = false, place_open_ = false;
+  std::int64_t empty_ = 0;  // updates for which clipping measured a norm of 0
+  double unlimited_ = 0;    // largest norm of the gradients of such an update, over the limit
+  bool empty_over_ = false, empty_open_ = false;
   double limit_ = 0, least_ = 0;
   std::int64_t row_ = 0, since_ = 0, sided_ = 0, sided_since_ = 0;
   bool open_ = false;
@@ -315,7 +382,7 @@ class ClipSaturated final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<ClipSaturated>(kName, kParams);
-  spec.version = 4;  // 3: "misplaced"; 4: "scaled"
+  spec.version = 5;  // 3: "misplaced"; 4: "scaled"; 5: "nothing"
   spec.summary =
       "clipping cuts every gradient by a large factor and nothing is learnt, cuts one side off, or comes at "
       "the wrong place, as before a loss scale is taken off";

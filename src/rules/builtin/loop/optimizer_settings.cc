@@ -8,6 +8,8 @@
 
 #include "base/format.h"
 #include "rules/facts/loss_tracker.h"
+#include "rules/facts/model_facts.h"
+#include "rules/facts/step_memo.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
 #include "rules/kit/select.h"
@@ -32,7 +34,7 @@ constexpr Param<Limits> kParams[] = {
 
 // What one step tells of a group of parameters; below 0: nothing.
 struct Now {
-  double beta1 = -1, beta2 = -1, momentum = -1;
+  double beta1 = -1, beta2 = -1, momentum = -1, lr = -1;
   query::TensorId tensor = format::kNoId;  // the setting that a finding names
 };
 
@@ -45,6 +47,28 @@ std::string Lower(std::string_view text) {
 // Kingma and Ba's condition for Adam to converge, theorem 4.1 (arXiv:1412.6980): beta1^2 < sqrt(beta2).
 bool AreExchanged(double beta1, double beta2) noexcept {
   return beta2 > 0 && beta1 > beta2 && beta1 < 1 && beta1 * beta1 > std::sqrt(beta2);
+}
+
+constexpr double kUsualRate = 0.1;
+
+bool IsUsualMomentum(double value) noexcept {
+  for (const double usual : {0.8, 0.85, 0.9, 0.95, 0.98, 0.99})
+    if (std::abs(value - usual) < 1e-9) return true;
+  return false;
+}
+
+// The setting of torch's optimizers that a name stands for, without case, '_' and '-'; "" for other names.
+std::string_view MeantBy(std::string_view name) {
+  std::string plain;
+  for (const char letter : Lower(name))
+    if (letter != '_' && letter != '-' && letter != ' ') plain.push_back(letter);
+  if (name == "lr" || name == "weight_decay" || name == "momentum" || name == "eps") return {};
+  if (plain == "lr" || plain == "learningrate" || plain == "learnrate" || plain == "lrate") return "lr";
+  if (plain == "wd" || plain == "weightdecay" || plain == "weigthdecay" || plain == "wieghtdecay" ||
+      plain == "weightdecy")
+    return "weight_decay";
+  if (plain == "epsilon") return "eps";
+  return plain == "momentum" ? "momentum" : "";
 }
 
 class OptimizerSettings final : public KeptRule {
@@ -62,13 +86,18 @@ class OptimizerSettings final : public KeptRule {
       // The second of Adamax decays a largest value, not a mean of squares.
       if (optimizer.find("adam") != std::string::npos && optimizer.find("adamax") == std::string::npos)
         Betas(view, now, &group, sink);
-      if (optimizer.find("sgd") != std::string::npos) Momentum(view, now, &group, sink);
+      if (optimizer.find("sgd") != std::string::npos) {
+        Momentum(view, now, &group, sink);
+        Exchanged(view, now, &group, sink);
+      }
     }
+    if (updates_ < limits_.updates && ++updates_ == limits_.updates) Unread(view, sink);
   }
 
   void VisitFields(Fields& io) override {
     io("groups", groups_, kMaxGroups);
     io("losses", tracker_);
+    io("updates", updates_);
   }
 
  private:
@@ -77,8 +106,9 @@ class OptimizerSettings final : public KeptRule {
     double momentum = -1;                    // of the first update; below 0: none yet
     bool moves = false;                      // it has changed since: a schedule
     std::int64_t worse = 0, worse_since = -1;
-    std::int64_t calm = 0;  // updates in a row in which the loss did not rise
-    bool told_betas = false, told_momentum = false;
+    std::int64_t calm = 0;     // updates in a row in which the loss did not rise
+    std::int64_t swapped = 0;  // updates in a row whose rate and momentum look exchanged
+    bool told_betas = false, told_momentum = false, told_swapped = false;
     void VisitFields(Fields& io) {
       io("exchanged", exchanged);
       io("since", since);
@@ -89,6 +119,8 @@ class OptimizerSettings final : public KeptRule {
       io("calm", calm);
       io("told_betas", told_betas);
       io("told_momentum", told_momentum);
+      io("swapped", swapped);
+      io("told_swapped", told_swapped);
     }
   };
 
@@ -102,8 +134,12 @@ class OptimizerSettings final : public KeptRule {
           !tensor.name.starts_with(kPrefix) || dot == std::string::npos || dot <= kPrefix.size())
         continue;
       const std::string_view what = std::string_view(tensor.name).substr(dot + 1);
-      if (what != "beta1" && what != "beta2" && what != "momentum") continue;
+      if (what != "beta1" && what != "beta2" && what != "momentum" && what != "lr") continue;
       Now& now = found[tensor.name.substr(kPrefix.size(), dot - kPrefix.size())];
+      if (what == "lr") {
+        now.lr = entry.value;
+        continue;
+      }
       if (what == "beta2") {
         now.beta2 = entry.value;
         continue;
@@ -180,6 +216,71 @@ class OptimizerSettings final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
+  // SGD(parameters, 0.9, 0.01): the second argument is the rate, the third the momentum.
+  void Exchanged(const StepView& view, const Now& now, Group* group, Sink& sink) const {
+    const bool looks = IsUsualMomentum(now.lr) && now.momentum > 0 && now.momentum <= kUsualRate;
+    if (!looks) {
+      if (group->told_swapped) sink.Heal("exchanged", NameOf(view, now), view.rows.info.mode_step);
+      group->told_swapped = false;
+      group->swapped = 0;
+      return;
+    }
+    if (group->told_swapped || ++group->swapped < limits_.updates) return;
+    group->told_swapped = true;
+    Finding finding = FindingAt(kName, "exchanged", view, TensorAt{now.tensor, view.index.first_worker()});
+    finding.since_step = 0;
+    finding.what =
+        fmt::format("SGD has a learning rate of {:g} and a momentum of {:g}", now.lr, now.momentum);
+    finding.why =
+        "each is a usual value of the other: the second argument of SGD is the rate, the third the momentum";
+    finding.remedy = fmt::format("exchange them: lr={:g}, momentum={:g}", now.momentum, now.lr);
+    finding.causes = {"positional arguments in the wrong order"};
+    finding.evidence = {{"learning_rate", now.lr}, {"momentum", now.momentum}};
+    finding.threshold = fmt::format(
+        "a rate of 0.8, 0.85, 0.9, 0.95, 0.98 or 0.99 and a momentum of {:g} at most, {} updates (Luff)",
+        kUsualRate, limits_.updates);
+    sink.Report(std::move(finding));
+  }
+
+  // A group that was given a setting under a name that its optimizer does not read, and has the default
+  // instead.
+  static void Unread(const StepView& view, Sink& sink) {
+    for (const OptimizerFacts& optimizer : view.memo.Facts(view).optimizers()) {
+      for (std::size_t number = 0; number < optimizer.groups.size(); ++number) {
+        const std::map<std::string, double>& group = optimizer.groups[number];
+        for (const auto& [key, value] : group) {
+          const std::string_view meant = MeantBy(key);
+          const auto setting = group.find(std::string(meant));
+          const auto preset = optimizer.defaults.find(std::string(meant));
+          if (meant.empty() || optimizer.defaults.contains(key) || setting == group.end() ||
+              preset == optimizer.defaults.end())
+            continue;
+          // A schedule keeps what the rate was at first; a program that works rates out from its own key sets
+          // them.
+          const auto initial = group.find("initial_lr");
+          const double now = meant == "lr" && initial != group.end() ? initial->second : setting->second;
+          if (now != preset->second || now == value) continue;
+          Finding finding = FindingAt(kName, "unread", view, TensorAt{format::kNoId});
+          finding.tensor = fmt::format("optimizer/{}.group{}.{}", optimizer.name, number, meant);
+          finding.since_step = 0;
+          finding.what = fmt::format("{} does not read '{}' of group {}: its {} is {:g} and not {:g}",
+                                     optimizer.type, key, number, meant, now, value);
+          finding.why = fmt::format(
+              "torch takes any name in a group of parameters and reads its own only; '{}' is none of them, "
+              "and the group "
+              "has what the optimizer was made with",
+              key);
+          finding.remedy = fmt::format("write '{}': {:g} in the group", meant, value);
+          finding.causes = {"a setting under the name that another framework gives it", "a misspelt name"};
+          finding.evidence = {{"given", value}, {"used", now}};
+          finding.threshold = "a fact (Luff)";
+          sink.Report(std::move(finding));
+          return;
+        }
+      }
+    }
+  }
+
   static std::string NameOf(const StepView& view, const Now& now) {
     return now.tensor == format::kNoId ? std::string() : view.trial.tensor(now.tensor).name;
   }
@@ -199,6 +300,7 @@ class OptimizerSettings final : public KeptRule {
 
   const Limits limits_;
   LossTracker tracker_;
+  std::int64_t updates_ = 0;             // until settings that are not read are looked for
   std::map<std::string, Group> groups_;  // by optimizer and group
 };
 
@@ -206,7 +308,10 @@ class OptimizerSettings final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<OptimizerSettings>(kName, kParams);
-  spec.summary = "settings of an optimizer that cannot be meant: exchanged betas, a momentum next to 1";
+  spec.version = 2;  // "exchanged", "unread"
+  spec.summary =
+      "settings of an optimizer that cannot be meant, or that it does not read: exchanged betas, a momentum "
+      "next to 1";
   return spec;
 }
 

@@ -19,6 +19,7 @@ namespace {
 using format::EventKind;
 using format::Role;
 constexpr const char* kName = "ParamNotOptimized";
+constexpr const char* kMade = "made_in_forward";
 constexpr std::size_t kMaxLoads = 64;
 constexpr std::size_t kMaxInputs = 256;
 
@@ -62,6 +63,7 @@ class ParamNotOptimized final : public KeptRule {
     io("names", names_);
     io("suspects", suspects_);
     io("leaves", leaves_);
+    io("made", made_);
     io("inputs", inputs_, kMaxInputs);
     io("loads", loads_, kMaxLoads);
     io("open", open_);
@@ -147,7 +149,20 @@ class ParamNotOptimized final : public KeptRule {
                           std::inserter(leaves_both, leaves_both.begin()));
     suspects_ = std::move(suspects);
     leaves_ = std::move(leaves);
+    std::set<Shape> made;  // a weight and its bias: a layer
+    for (const Shape& shape : reach.made)
+      if (shape.size() > 1 && !inputs_.contains(shape) && reach.made.contains({shape.front()}))
+        made.insert(shape);
+    std::set<Shape> made_both;
+    std::set_intersection(made.begin(), made.end(), made_.begin(), made_.end(),
+                          std::inserter(made_both, made_both.begin()));
+    made_ = std::move(made);
     if (total_ < updates_) return;
+    if (!made_both.empty()) {
+      TellMade(view, made_both, sink);
+    } else {
+      Heal(kMade, view, sink);
+    }
     const bool all = optimized == 0 || all_foreign;
     if (!both.empty()) {
       Tell(view, both, all, all_foreign || HoldsForeign(facts), sink);
@@ -206,17 +221,40 @@ class ParamNotOptimized final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
+  static std::string Listed(const std::set<Shape>& shapes) {
+    std::string listed;
+    for (const Shape& shape : shapes) {
+      if (listed.size() > 200) break;
+      listed += fmt::format("{}({})", listed.empty() ? "" : ", ", fmt::join(shape, ", "));
+    }
+    return listed;
+  }
+
+  void TellMade(const StepView& view, const std::set<Shape>& shapes, Sink& sink) {
+    open_.try_emplace(kMade, "");
+    Finding finding = FindingAt(kName, kMade, view, TensorAt{format::kNoId});
+    finding.since_step = 0;
+    finding.what = fmt::format(
+        "layers with weights of shape {} are made anew in each step, and never trained", Listed(shapes));
+    finding.why =
+        "the loss reaches their parameters, which belong to no model and no optimizer and are gone when the "
+        "step ends: "
+        "each step draws others at random";
+    finding.remedy =
+        "make the layers in __init__, as attributes of the module, and only call them in forward";
+    finding.causes = {"nn.Linear or another layer is made inside forward()"};
+    finding.evidence = {{"shapes", shapes.size()}};
+    finding.threshold = fmt::format(
+        "a fact: a weight and its bias, in two looks in a row; judged after {} updates (Luff)", updates_);
+    sink.Report(std::move(finding));
+  }
+
   void TellLeaves(const StepView& view, const std::set<Shape>& leaves, Sink& sink) {
     open_.try_emplace("unregistered", "");
     Finding finding = FindingAt(kName, "unregistered", view, TensorAt{format::kNoId});
     finding.since_step = 0;
-    std::string shapes;
-    for (const Shape& shape : leaves) {
-      if (shapes.size() > 200) break;
-      shapes += fmt::format("{}({})", shapes.empty() ? "" : ", ", fmt::join(shape, ", "));
-    }
-    finding.what =
-        fmt::format("tensors of shape {} get gradients and belong to no module and no optimizer", shapes);
+    finding.what = fmt::format("tensors of shape {} get gradients and belong to no module and no optimizer",
+                               Listed(leaves));
     finding.why =
         "model.parameters() does not know them, so they are never updated, nor moved, nor saved with the "
         "model";
@@ -233,7 +271,7 @@ class ParamNotOptimized final : public KeptRule {
   std::int64_t total_ = 0;  // updates by any optimizer
   std::vector<bool> used_;  // by id of the gradient: an update has used it
   std::set<std::string> names_, suspects_;
-  std::set<Shape> leaves_, inputs_;
+  std::set<Shape> leaves_, inputs_, made_;
   std::vector<Load> loads_;
   std::map<std::string, std::string> open_;  // cause -> tensor
 };
@@ -243,7 +281,7 @@ class ParamNotOptimized final : public KeptRule {
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<ParamNotOptimized>(kName, kParams);
   spec.aliases = {"UnregisteredParameter", "OptimizerDetached"};
-  spec.version = 1;
+  spec.version = 2;  // "made_in_forward"
   spec.summary = "parameters that get gradients and belong to no optimizer";
   spec.needs = [](const Parameters&) { return std::vector<Need>{SampleNeeds().front()}; };
   return spec;

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -59,7 +60,9 @@ class ScheduleCollapse final : public KeptRule {
       if (event.worker != worker || info.superseded) continue;
       const auto kind = static_cast<EventKind>(event.row.kind);
       if (kind == EventKind::kSchedulerStep) ++scheduled_;
-      if (kind == EventKind::kOptimizerStep) ++updates_;
+      if (kind != EventKind::kOptimizerStep) continue;
+      ++updates_;
+      if (updating_.size() < kMaxGroups) updating_.insert(event.row.subject);
     }
     loaded_ = loaded_ || LoadsWeights(view.index);
     if (!info.superseded) metric_.OnStep(view);
@@ -86,6 +89,8 @@ class ScheduleCollapse final : public KeptRule {
     JudgeNeverStepped(trial, facts, sink);
     JudgeZeroRate(trial, sink);
     JudgeOverrun(trial, facts, sink);
+    JudgeMilestones(trial, facts, sink);
+    JudgeOther(trial, facts, sink);
     JudgeWarmUp(trial, facts, sink);
     if (facts.schedulers().size() != 1 || scheduled_ < 1) return;
     const SchedulerFacts& scheduler = facts.schedulers().front();
@@ -112,6 +117,7 @@ class ScheduleCollapse final : public KeptRule {
     io("last", last_);
     io("scheduled", scheduled_);
     io("updates", updates_);
+    io("updating", updating_, kMaxGroups);
     io("evaluations", evaluations_);
     io("trained", trained_);
     io("loaded", loaded_);
@@ -231,6 +237,69 @@ class ScheduleCollapse final : public KeptRule {
     finding.evidence = {{"planned", scheduler.length}, {"made", scheduled_}, {"evaluations", evaluations_}};
     finding.threshold =
         "planned for the number of evaluations, and stepped at each update, four times as often (Luff)";
+    sink.Report(std::move(finding));
+  }
+
+  // All milestones lie within as many steps as there are evaluations, that is, epochs, and the scheduler
+  // steps after each update: all decays are over in the first epochs' first batches.
+  void JudgeMilestones(const query::Trial& trial, const ModelFacts& facts, Sink& sink) {
+    constexpr std::int64_t kTimes = 8;
+    if (facts.schedulers().size() != 1 || evaluations_ < 3 || groups_.empty()) return;
+    const SchedulerFacts& scheduler = facts.schedulers().front();
+    if (scheduler.type != "MultiStepLR" || scheduler.milestones.empty() || !(scheduler.gamma.value_or(1) < 1))
+      return;
+    const std::int64_t last = *std::max_element(scheduler.milestones.begin(), scheduler.milestones.end());
+    const bool each_update = std::abs(scheduled_ - updates_) * 20 <= updates_;
+    if (last > evaluations_ || !each_update || scheduled_ < kTimes * evaluations_) return;
+    const auto& [name, group] = *groups_.begin();
+    Finding finding = FindingAt(kName, "milestones", trial, format::kNoId, 0, last_.Info());
+    finding.tensor = name;
+    finding.since_step = 0;
+    finding.series = group.picture;
+    finding.what = fmt::format(
+        "{} has passed its last milestone, {}, after {:.1g} % of {} updates: the rate is {:.3g} times its "
+        "peak",
+        scheduler.type, last, 100.0 * static_cast<double>(last) / static_cast<double>(updates_), updates_,
+        group.peak > 0 ? group.last / group.peak : 0);
+    finding.why = fmt::format(
+        "there are {} evaluations: its milestones count epochs, and it is stepped after each batch",
+        evaluations_);
+    finding.remedy = "step the scheduler once per epoch, or give milestones in updates";
+    finding.causes = {"scheduler.step() inside the loop over batches",
+                      "milestones in epochs instead of updates"};
+    finding.evidence = {{"last_milestone", last}, {"steps", scheduled_}, {"evaluations", evaluations_}};
+    finding.threshold = fmt::format(
+        "all milestones within the number of evaluations, stepped at each update, {} times as often (Luff)",
+        kTimes);
+    sink.Report(std::move(finding));
+  }
+
+  // A scheduler holds the optimizer that it was made for. If another one was made afterwards, it goes on
+  // setting the rates of the first, which nobody uses.
+  void JudgeOther(const query::Trial& trial, const ModelFacts& facts, Sink& sink) {
+    const bool constant =
+        std::all_of(groups_.begin(), groups_.end(), [](const auto& g) { return g.second.Constant(); });
+    if (groups_.empty() || !constant || updates_ < limits_.updates || scheduled_ < 1) return;
+    const auto other =
+        std::find_if(facts.schedulers().begin(), facts.schedulers().end(), [&](const SchedulerFacts& one) {
+          return one.moved && one.optimizer &&
+                 (*one.optimizer < 0 || !updating_.contains(static_cast<std::uint32_t>(*one.optimizer)));
+        });
+    if (other == facts.schedulers().end()) return;
+    Finding finding = FindingAt(kName, "other_optimizer", trial, format::kNoId, 0, last_.Info());
+    finding.tensor = groups_.begin()->first;
+    finding.since_step = 0;
+    finding.what = fmt::format("{} sets the rates of an optimizer that makes no updates", other->type);
+    finding.why = fmt::format(
+        "schedulers have made {} steps and changed the rates of an optimizer that never steps; the rates "
+        "with which "
+        "{} updates were made are the same in all of them: the schedule has no effect",
+        scheduled_, updates_);
+    finding.remedy = "make the scheduler anew, for the optimizer that steps, after that optimizer is made";
+    finding.causes = {"the optimizer was made again after its scheduler",
+                      "a scheduler of another model's optimizer"};
+    finding.evidence = {{"scheduler_steps", scheduled_}, {"updates", updates_}};
+    finding.threshold = fmt::format("a fact at the end, after {} updates or more (Luff)", limits_.updates);
     sink.Report(std::move(finding));
   }
 
@@ -422,6 +491,7 @@ class ScheduleCollapse final : public KeptRule {
   std::string open_;
   Anchor last_;
   std::int64_t scheduled_ = 0, updates_ = 0;  // steps of schedulers and of optimizers
+  std::set<std::uint32_t> updating_;          // optimizers that have made an update
   std::int64_t evaluations_ = 0;
   PlateauMetric metric_;
   bool told_metric_ = false;
@@ -432,7 +502,8 @@ class ScheduleCollapse final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<ScheduleCollapse>(kName, kParams);  // settings are always recorded
-  spec.version = 6;  // 4: "warm_up_unfinished"; 5: "plateau_mode"; 6: "plateau_counter"
+  // 4: "warm_up_unfinished"; 5: "plateau_mode"; 6: "plateau_counter"; 7: "milestones", "other_optimizer"
+  spec.version = 7;
   spec.summary =
       "a learning rate that has fallen to next to nothing long before the end, or never left its beginning";
   return spec;

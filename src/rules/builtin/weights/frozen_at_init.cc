@@ -20,6 +20,7 @@ namespace {
 
 using format::EventKind;
 constexpr const char* kName = "FrozenAtInit";
+constexpr const char* kWithoutEffect = "freeze_without_effect";
 constexpr std::size_t kMaxLoads = 64;
 constexpr std::int64_t kUnloaded = 16;  // updates after which nothing is loaded any more
 constexpr std::size_t kLayers =
@@ -55,10 +56,13 @@ class FrozenAtInit final : public KeptRule {
     }
     loaded_ = loaded_ || LoadsWeights(view.index);
     if (view.rows.info.mode != query::Mode::kTrain) return;
+    last_.Take(view.rows.info);
     if (!loaded_ && all_ < kUnloaded) LookForDrawn(view);
     const std::size_t updates = view.index.events(EventKind::kOptimizerStep).size();
     if (all_ < kUnloaded && (all_ += static_cast<std::int64_t>(updates)) >= kUnloaded) {
       if (!loaded_) JudgeUnloaded(view, sink);
+      TellWithoutEffect(view.memo.Facts(view),
+                        FindingAt(kName, kWithoutEffect, view, TensorAt{format::kNoId}), sink);
       drawn_.clear();
     }
     if (loads_.empty()) return;
@@ -71,6 +75,9 @@ class FrozenAtInit final : public KeptRule {
   }
   void OnEnd(const query::Trial& trial, Sink& sink) override {
     if (const auto found = restored_.OnEnd(trial)) TellRestored(trial, *found, sink);
+    if (all_ >= kUnloaded && !told_without_effect_)
+      TellWithoutEffect(ModelFacts::Of(trial),
+                        FindingAt(kName, kWithoutEffect, trial, format::kNoId, 0, last_.Info()), sink);
   }
 
   void VisitFields(Fields& io) override {
@@ -80,10 +87,62 @@ class FrozenAtInit final : public KeptRule {
     io("loaded", loaded_);
     io("drawn", drawn_, kMaxDrawn);
     io("restored", restored_);
+    io("last", last_);
+    io("told_without_effect", told_without_effect_);
   }
 
  private:
   static constexpr std::size_t kMaxDrawn = 4096;
+
+  // torch takes any attribute of a module or a parameter, and reads requires_grad of parameters only.
+  void TellWithoutEffect(const ModelFacts& facts, Finding finding, Sink& sink) {
+    std::string place;  // what was set
+    std::vector<std::string> trained;
+    for (const ModuleFacts& module : facts.modules()) {
+      const auto flag = std::find_if(module.numbers.begin(), module.numbers.end(), [](const auto& one) {
+        return one.second == 0 && LooksLikeRequiresGrad(one.first);
+      });
+      if (flag == module.numbers.end()) continue;
+      std::vector<std::string> own;
+      const bool all =
+          std::all_of(facts.parameters().begin(), facts.parameters().end(), [&](const auto& entry) {
+            const ParameterFacts& one = entry.second;
+            if (one.model != module.model ||
+                (!module.path.empty() && !one.path.starts_with(module.path + ".")))
+              return true;
+            own.push_back(entry.first);
+            return one.requires_grad && !one.optimizer.empty();
+          });
+      if (!all || own.empty() || !place.empty()) continue;  // a flag of the module's own, which it heeds
+      place =
+          fmt::format("{}{}{}.{}", module.model, module.path.empty() ? "" : ".", module.path, flag->first);
+      trained = std::move(own);
+    }
+    for (const auto& [name, one] : facts.parameters()) {
+      if (one.misspelt.empty() || !one.requires_grad || one.optimizer.empty()) continue;
+      if (place.empty()) place = fmt::format("{}.{}", name, one.misspelt);
+      if (std::find(trained.begin(), trained.end(), name) == trained.end()) trained.push_back(name);
+    }
+    if (place.empty() || trained.empty()) return;
+    told_without_effect_ = true;
+    finding.severity = Severity::kWarn;
+    finding.since_step = 0;
+    finding.tensor = trained.front();
+    finding.other_tensors.assign(trained.begin() + 1, trained.end());
+    finding.what = fmt::format("{} = False freezes nothing: {} parameter{} there still trained", place,
+                               trained.size(), trained.size() == 1 ? " is" : "s are");
+    finding.why =
+        "torch takes any attribute and reads none but requires_grad of each parameter: these require "
+        "gradients, and an "
+        "optimizer holds them";
+    finding.remedy =
+        "freeze with module.requires_grad_(False), which sets requires_grad of each parameter, or with "
+        "parameter.requires_grad = False in a loop over module.parameters()";
+    finding.causes = {"requires_grad set on a module instead of its parameters", "requires_grad misspelt"};
+    finding.evidence = {{"parameters", trained.size()}};
+    finding.threshold = fmt::format("a fact, told after {} updates (Luff)", kUnloaded);
+    sink.Report(std::move(finding));
+  }
 
   // A state that was kept for later, or is to fill another model, and is the model's own weights. Before the
   // first update nothing was kept yet.
@@ -329,6 +388,8 @@ class FrozenAtInit final : public KeptRule {
   std::map<std::string, Load> loads_;  // by type of the model
   std::int64_t all_ = 0;               // updates since the start, until it is judged what was never loaded
   bool loaded_ = false;
+  Anchor last_;
+  bool told_without_effect_ = false;
   std::map<std::string, bool> drawn_;  // frozen weights, and whether their values are as drawn
 };
 
@@ -336,10 +397,11 @@ class FrozenAtInit final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<FrozenAtInit>(kName, kParams);
-  spec.version = 4;  // 2: cause "never_loaded"; 3: "loads_itself"; 4: "restores_worst"
+  // 2: cause "never_loaded"; 3: "loads_itself"; 4: "restores_worst"; 5: "freeze_without_effect"
+  spec.version = 5;
   spec.summary =
       "weights that a file was to give and did not: frozen ones, or all because it held themselves or the "
-      "worst state";
+      "worst state; a freeze that freezes nothing";
   spec.needs = [](const Parameters&) -> std::vector<Need> {
     std::vector<Need> needs = SampleNeeds();
     needs.push_back({.collection = "first_weights",

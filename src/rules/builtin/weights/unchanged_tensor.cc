@@ -9,6 +9,7 @@
 #include "base/format.h"
 #include "rules/facts/common_needs.h"
 #include "rules/facts/model_facts.h"
+#include "rules/facts/slow_average.h"
 #include "rules/facts/stale_answers.h"
 #include "rules/facts/standing_target.h"
 #include "rules/facts/step_memo.h"
@@ -105,6 +106,7 @@ class Luff final : public KeptRule {
   void OnStep(const StepView& view, Sink& sink) override {
     const query::StepInfo& info = view.rows.info;
     target_.OnStep(view);
+    average_.OnStep(view);
     if (const auto found = stale_.OnStep(view)) TellStale(view.trial, *found, sink);
     if (stale_.moved() && std::exchange(stale_open_, false)) sink.Heal("evaluated", "", info.mode_step);
     if (info.mode != query::Mode::kTrain) return;
@@ -140,6 +142,7 @@ class Luff final : public KeptRule {
   void OnEnd(const query::Trial& trial, Sink& sink) override {
     if (const auto found = stale_.OnEnd()) TellStale(trial, *found, sink);
     if (const auto found = target_.OnEnd(trial)) TellTarget(trial, *found, sink);
+    if (const auto found = average_.OnEnd(trial)) TellAverage(trial, *found, sink);
   }
 
   void VisitFields(Fields& io) override {
@@ -152,6 +155,7 @@ class Luff final : public KeptRule {
     io("stale", stale_);
     io("stale_open", stale_open_);
     io("target", target_);
+    io("average", average_);
   }
 
  private:
@@ -335,9 +339,35 @@ class Luff final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
+  static void TellAverage(const query::Trial& trial, const SlowAverage::Found& found, Sink& sink) {
+    Finding finding = FindingAt(kName, "slow_average", trial, format::kNoId, 0, found.at.Info());
+    finding.since_step = 0;
+    finding.what =
+        fmt::format("{} is evaluated, an average of {} that has come {:.2g} % of the way to it in {} updates",
+                    found.average, found.trained, 100 * found.share, found.updates);
+    finding.why =
+        "the rest of it is what the weights were at its first evaluation: its decay is too close to 1 for so "
+        "few "
+        "updates, and the evaluations do not tell what the training has learnt";
+    finding.remedy = fmt::format(
+        "lower the decay of the average: 1 - 10 / updates looks back over a tenth of a training (here "
+        "{:.3g}), or let it "
+        "rise from 0, min(decay, (1 + n) / (10 + n)); or evaluate {}",
+        1 - 10.0 / static_cast<double>(found.updates), found.trained);
+    finding.causes = {"a decay of a longer training (0.9999 looks back over 10,000 updates)",
+                      "decay and 1 - decay exchanged"};
+    finding.evidence = {{"share", found.share}, {"updates", found.updates}};
+    finding.threshold = fmt::format(
+        "less than {:g} of the way, after {} updates or more, while the trained weights moved steadily "
+        "(Luff)",
+        SlowAverage::kShare, SlowAverage::kUpdates);
+    sink.Report(std::move(finding));
+  }
+
   const Limits limits_;
   StaleAnswers stale_;
   StandingTarget target_;
+  SlowAverage average_;
   bool stale_open_ = false;
   std::map<std::string, Weight> weights_;
   std::map<std::string, Gradient> gradients_;    // by parameter
@@ -351,7 +381,8 @@ class Luff final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<Luff, Original>(kName, kParams);
-  spec.version = 6;  // 4: "target"; 5: weights that have reached their minimum; 6: weights at their bounds
+  // 4: "target"; 5: weights that have reached their minimum; 6: "slow_average"; weights at their bounds
+  spec.version = 6;
   spec.summary =
       "weights that ought to be trained and do not change, and evaluations or targets of such a model";
   spec.needs = [](const Parameters& all) -> std::vector<Need> {
