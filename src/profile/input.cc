@@ -34,7 +34,8 @@ std::vector<Loader> LoadersOf(std::string_view loaders_json) {
     const std::int64_t samples = Whole(one, "samples", -1), batch = Whole(one, "batch_size", 0);
     all.push_back({TextMember(one, "type"), TextMember(one, "dataset"), Whole(one, "num_workers", 0),
                    FlagMember(one, "persistent_workers"), Whole(one, "number", -1), FlagMember(one, "trains"),
-                   samples < 0 || batch == 0 ? -1 : samples / batch + (samples % batch != 0 ? 1 : 0)});
+                   samples < 0 || batch == 0 ? -1 : samples / batch + (samples % batch != 0 ? 1 : 0),
+                   Whole(one, "same_epoch", 0)});
   }
   return all;
 }

@@ -18,7 +18,8 @@ struct Loader {
   bool persistent = false;   // its workers live on between epochs
   std::int64_t number = -1;  // as in the waits of a step; -1: not known
   bool trains = false;
-  std::int64_t batches = -1;  // of an epoch of one process that has all of the dataset; -1: not known
+  std::int64_t batches = -1;    // of an epoch of one process that has all of the dataset; -1: not known
+  std::int64_t same_epoch = 0;  // starts in a row at which its shuffling sampler had the same epoch
 };
 /// All loaders of the document "loaders", in its order.
 [[nodiscard]] std::vector<Loader> LoadersOf(std::string_view loaders_json);

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from torch.utils.data import RandomSampler, SequentialSampler
+from torch.utils.data.distributed import DistributedSampler
 
 from luff._codes import Mode
 from luff._hook import Session, StepClock
@@ -34,6 +35,15 @@ def _samples(loader: Any) -> int | None:
     return len(loader.dataset)
 
 
+def _epoch(loader: Any) -> int | None:
+    """Returns the number of the epoch that a sampler shuffles by; None for one that needs none."""
+    sampler = getattr(loader, "sampler", None)
+    if type(sampler) is not DistributedSampler or not getattr(sampler, "shuffle", False):
+        return None
+    epoch = getattr(sampler, "epoch", None)
+    return epoch if isinstance(epoch, int) else None
+
+
 class Loaders:
     """The loaders that were started, in this order.
 
@@ -48,6 +58,7 @@ class Loaders:
         self._known: Identities[int] = Identities()
         self._next = 0  # number
         self._described: dict[int, dict[str, Any]] = {}
+        self._epochs: dict[int, int] = {}  # of shuffling samplers at the newest start, by number of the loader
         self._last: dict[str, Any] | None = None
         self._steps_before = 0
         self._session: Session | None = None
@@ -86,9 +97,20 @@ class Loaders:
                 self._described[number] = self._describe(number, loader)
                 changed = True
         self._last = None if number is None else self._described[number]
+        if number is not None and (epoch := _epoch(loader)) is not None:
+            changed |= self._shuffles(number, epoch)
         if changed and self._session is not None:
             self._tell()
         return number
+
+    def _shuffles(self, number: int, epoch: int) -> bool:
+        """Counts starts in a row with the same epoch. Whether the document has changed."""
+        described = self._described[number]
+        before = described.get("same_epoch", 0)
+        same = min(before + 1, _MOST) if self._epochs.get(number) == epoch else 1
+        self._epochs[number] = epoch
+        described["same_epoch"] = same
+        return bool(same != before)
 
     def _describe(self, number: int, loader: Any) -> dict[str, Any]:
         collate = getattr(loader, "collate_fn", None)
