@@ -51,6 +51,11 @@ class Loaders:
     ----------
     clock
         Counts of steps: a loader trains if TRAIN steps came while it was the one that was started last.
+
+    Attributes
+    ----------
+    evaluates
+        Whether the loader that was started last was started before and no TRAIN steps came, as they did with another.
     """
 
     def __init__(self, clock: StepClock) -> None:
@@ -58,10 +63,19 @@ class Loaders:
         self._known: Identities[int] = Identities()
         self._next = 0  # number
         self._described: dict[int, dict[str, Any]] = {}
-        self._epochs: dict[int, int] = {}  # of shuffling samplers at the newest start, by number of the loader
+        self._epochs: dict[
+            int, int
+        ] = {}  # of shuffling samplers at the newest start, by number of the loader
         self._last: dict[str, Any] | None = None
         self._steps_before = 0
         self._session: Session | None = None
+        self.evaluates = False
+
+    def trained(self) -> None:
+        """Called when a backward pass has followed although the loader was taken for one of evaluations."""
+        self.evaluates = False
+        if self._last is not None:
+            self._last["trains"] = True
 
     def opened(self, session: Session) -> None:
         """Records into `session` from now on."""
@@ -87,6 +101,7 @@ class Loaders:
             last["trains"] = changed = True
         self._steps_before = steps
         number = self._known.get(loader)
+        again = number in self._described
         if number not in self._described:
             if len(self._described) == _MOST or self._next >= _LAST:
                 number = None
@@ -96,7 +111,13 @@ class Loaders:
                     self._next += 1
                 self._described[number] = self._describe(number, loader)
                 changed = True
-        self._last = None if number is None else self._described[number]
+        self._last = last = None if number is None else self._described[number]
+        self.evaluates = (
+            again
+            and last is not None
+            and not last["trains"]
+            and any(one["trains"] for one in self._described.values())
+        )
         if number is not None and (epoch := _epoch(loader)) is not None:
             changed |= self._shuffles(number, epoch)
         if changed and self._session is not None:
