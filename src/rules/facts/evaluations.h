@@ -51,7 +51,7 @@ class ValidationCurve {
   std::int64_t count_ = 0, best_count_ = 0;
   double first_sum_ = 0, first_count_ = 0;
   double train_sum_ = 0, train_count_ = 0, validation_sum_ = 0, validation_count_ = 0;
-  double rows_ = 0, right_ = 0;                          // of the evaluation that goes on
+  double rows_ = 0, right_ = 0;                             // of the evaluation that goes on
   double last_rows_ = 0, last_share_ = 0, best_share_ = 0;  // of answers that were right; no rows: not known
   bool unfit_ = false;
   EvaluationPoint best_;
@@ -76,9 +76,9 @@ class OptimizerTurns {
   std::set<std::uint32_t> seen_;
 };
 
-/// **Thread-compatible.** The curves of a run, from the first worker that reports losses in a step. A loss of a
-/// known formula has one more, under the key of its call (loss_call.h), where evaluations have samples of it and
-/// no value: they reduce it themselves, or only count right answers.
+/// **Thread-compatible.** The curves of a run, from the first worker that reports losses in a step. A loss of
+/// a known formula has one more, under the key of its call (loss_call.h), where evaluations have samples of
+/// it and no value: they reduce it themselves, or only count right answers.
 class Evaluations {
  public:
   static constexpr std::size_t kMaxCurves = 8;
