@@ -12,6 +12,7 @@ from fake_session import DEFAULT_ROLES
 from luff._codes import Role
 from luff._turn import IDLE
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 ROLES = DEFAULT_ROLES | {Role.SAMPLE}
 
@@ -244,3 +245,107 @@ def test_results_of_comparisons_are_untouched(watched):
         with pytest.raises(RuntimeError, match="must match"):
             z.argmax(1).eq(y[:5])
         assert {y: 1}[y] == 1
+
+
+# Labels that the loader gave ---------------------------------------------------------------------------------------
+
+
+def loader(x, y, size=8, **options):
+    return DataLoader(TensorDataset(x, y), size, **options)
+
+
+def loop(model, loss_of, train_rows, test_rows, evaluation, steps=2):
+    """Two passes of training, each with an evaluation; `evaluation` gets the output and the loader's labels."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        model.train()
+        for x, y in loader(*train_rows, shuffle=True):
+            optimizer.zero_grad()
+            loss_of(model(x), y).backward()
+            optimizer.step()
+        model.eval()
+        with torch.no_grad():
+            for x, y in loader(*test_rows):
+                evaluation(model(x), y)
+    model.train()
+    loss_of(model(train_rows[0][:8]), train_rows[1][:8]).backward()
+
+
+CLASSES = {
+    "a loss of its own": (
+        "CrossEntropyLoss",
+        nn.CrossEntropyLoss(),
+        lambda z, y: -F.log_softmax(z, 1)[torch.arange(len(y)), y].mean(),
+    ),
+    "lists": (
+        "CrossEntropyLoss",
+        nn.CrossEntropyLoss(),
+        lambda z, y: (z.argmax(1).tolist(), y.tolist()),
+    ),
+    "written": (
+        "NLLLoss",
+        lambda z, y: -F.log_softmax(z, 1).gather(1, y[:, None]).mean(),
+        lambda z, y: (z.numpy().argmax(1) == y.numpy()).sum(),
+    ),
+}
+
+
+@pytest.mark.parametrize(("kind", "loss_of", "evaluation"), CLASSES.values(), ids=CLASSES)
+def test_labels_lie_where_the_targets_lay_in_batches(watched, kind, loss_of, evaluation):
+    model = nn.Linear(6, 4)
+    _, session = watched(ROLES)
+    test_x, test_y = rows(16, seed=1)
+    loop(model, loss_of, rows(64), (test_x, test_y), evaluation)
+    steps = session.eval()
+    found = [step.values[f"sample/{kind}_input_1"] for step in steps[:4]]
+    np.testing.assert_array_equal(np.concatenate(found), np.tile(test_y.numpy(), 2))
+    scores = steps[3].values[f"sample/{kind}_input_0"]
+    with torch.no_grad():
+        expected = model(test_x[8:])
+    if kind == "NLLLoss":
+        assert (scores < 0).all()
+        expected = F.log_softmax(expected, 1)
+    np.testing.assert_array_equal(scores.argmax(1), expected.argmax(1).numpy())
+
+
+def test_numbers_of_an_evaluation_that_writes_its_error(watched):
+    model = nn.Sequential(nn.Linear(6, 1), nn.Flatten(0))
+    _, session = watched(ROLES)
+    x, test_x = rows(64)[0], rows(16, seed=1)[0]
+    y, test_y = x.sum(1), test_x.sum(1).double()
+    loop(model, lambda z, t: ((z - t) ** 2).mean(), (x, y), (test_x, test_y), lambda z, t: (z - t).abs())
+    np.testing.assert_array_equal(session.eval()[0].values["sample/MSELoss_input_1"], test_y[:8].numpy())
+
+
+@pytest.mark.parametrize("labels", ["zeros", "numbers of rows"])
+def test_made_up_labels_are_none(watched, labels):
+    model = nn.Linear(6, 4)
+    _, session = watched(ROLES)
+    made_up = torch.zeros(16, dtype=torch.long) if labels == "zeros" else torch.arange(16)
+    loop(model, nn.CrossEntropyLoss(), rows(64), (rows(16)[0], made_up), lambda z, y: z.argmax(1).tolist())
+    assert [step for step in session.eval() if "sample/CrossEntropyLoss_input_1" in step.values] == []
+
+
+def test_targets_that_lie_elsewhere_show_no_place(watched):
+    model = nn.Linear(6, 4)
+    _, session = watched(ROLES)
+    x, y = rows(64)
+    loop(
+        model, lambda z, t: F.cross_entropy(z, t.flip(0)), (x, y), rows(16), lambda z, t: z.argmax(1).tolist()
+    )
+    assert [step for step in session.eval() if "sample/CrossEntropyLoss_input_1" in step.values] == []
+
+
+def test_the_mean_of_an_unreduced_loss_of_an_evaluation(watched):
+    model = nn.Linear(6, 4)
+    _, session = watched(ROLES)
+    means = []
+    loop(
+        model,
+        nn.CrossEntropyLoss(),
+        rows(64),
+        rows(16, seed=1),
+        lambda z, y: means.append(nn.CrossEntropyLoss(reduction="none")(z, y).mean().item()),
+    )
+    found = [step.scalars["CrossEntropyLoss_part_0"] for step in session.eval()[:4]]
+    np.testing.assert_allclose(found, means, rtol=1e-6)

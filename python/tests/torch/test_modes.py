@@ -8,6 +8,7 @@ import torch
 from luff._codes import NO_ID, EventKind
 from luff.torch.loop import _mode_flags
 from torch import nn
+from torch.utils.data import DataLoader
 
 TRAINING, SOME_TRAIN, SOME_EVAL, GRADIENTS, TOLD = (1 << bit for bit in range(8, 13))
 
@@ -48,6 +49,45 @@ def test_evaluation_in_training_mode(watched):
     evaluations = [argument for _, _, argument in forwards(session) if argument & 255 == 2]
     assert evaluations == [2 | TRAINING | SOME_TRAIN | TOLD] * len(evaluations)
     assert len(evaluations) == 99
+
+
+def passes(session):
+    """The modes of all steps with a forward pass, in turn."""
+    return [step.mode for step in session.steps if any(e[0] == EventKind.FORWARD for e in step.events)]
+
+
+def test_data_of_evaluations_are_known_by_their_loader_where_gradients_stay_on(watched):
+    _, session = watched()
+    model, loss_fn = cases.net(0.0), nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    train, test = (DataLoader(list(cases.batches(n))) for n in (3, 2))
+    for _ in range(3):
+        for x, y in train:
+            optimizer.zero_grad()
+            loss_fn(model(x[0]), y[0]).backward()
+            optimizer.step()
+        for x, y in test:
+            loss_fn(model(x[0]), y[0])
+    del x, y
+    # Of the first time nobody knows what the loader is for; the last step is over when the run is.
+    assert passes(session) == [1] * 6 + [2] * 2 + [1] * 3 + [2]
+    assert [len(step.scalars) > 0 for step in session.steps if step.mode == 2] == [True] * 3
+
+
+def test_a_loader_that_trains_after_all_is_no_evaluation(watched):
+    _, session = watched()
+    model, loss_fn = cases.net(0.0), nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    first, second = (DataLoader(list(cases.batches(2))) for _ in range(2))
+    for turn in range(4):
+        for loader in (first, second):
+            for x, y in loader:
+                loss = loss_fn(model(x[0]), y[0])
+                if loader is first or turn > 1:
+                    optimizer.zero_grad()
+                    loss.backward()
+                    optimizer.step()
+    assert passes(session)[-7:] == [1] * 7  # the last step is over when the run is
 
 
 def test_parts_in_another_mode_are_noticed(watched):

@@ -577,3 +577,23 @@ def test_rows_of_heads_and_of_numbers_that_were_flattened(watched, functional):
         optimizer.step()
     events = [event for event in session.json_events if event["kind"] == "loss_rows"]
     assert [(event["loss"], event["call"], event["crossed"]) for event in events] == [("MSELoss", 0, "rows")]
+
+
+@pytest.mark.parametrize("cut", ["number", "data", "output"])
+def test_a_loss_that_is_cut_off_from_the_model_is_followed_like_any_other(watched, functional, cut):
+    _, session = watched(ROLES)
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in cases.batches(3):
+        optimizer.zero_grad()
+        output = model(x).detach() if cut == "output" else model(x)
+        loss = F.cross_entropy(output, y)
+        loss = torch.tensor(loss.item()) if cut == "number" else loss.data if cut == "data" else loss
+        loss.requires_grad_()
+        loss.backward()
+        optimizer.step()
+    steps = session.train()
+    assert [step.scalars["loss_output_0"] > 0 for step in steps] == [True] * 3
+    reached = [event for event in session.json_events if event.get("kind") == "reach"]
+    assert len(reached) > 1
+    assert all(event["reached_count"] == 0 for event in reached)

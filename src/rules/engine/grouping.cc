@@ -74,6 +74,8 @@ constexpr std::array kExceptions = std::to_array<Exception>({
     {"FrozenAtInit", "restores_worst"},
     {"NoGradient", "backward_unused"},
     {"NoGradient", "first_step_only"},
+    {"NoGradient", "softmax_of_one"},
+    {"NonFinite", "evaluation"},
 });
 
 // Findings of `rule` with `cause` follow from findings of `leader` with `of`.

@@ -32,7 +32,7 @@ void CurveRule::Judge(const query::Trial& trial, Sink& sink) {
   for (const auto& [name, curve] : evaluations_.curves()) {
     if (!evaluations_.IsNew(curve) || curve.unfit()) continue;
     const Anchor& at = curve.recent().back().at;
-    if (!Holds(curve)) {
+    if (curve.answers_hold() || !Holds(curve)) {
       if (open_.contains(name) && Persists(curve)) continue;
       if (open_.erase(name) > 0) sink.Heal(cause_, name, at.mode_step);
       continue;

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <stdexcept>
+#include <string_view>
 
 #include "rules/facts/loss_tracker.h"
 
@@ -33,6 +35,17 @@ void ValidationCurve::Validate(double value) {
   ++validation_count_;
 }
 
+void ValidationCurve::Answered(double rows, double right) {
+  rows_ += rows;
+  right_ += right;
+}
+
+bool ValidationCurve::answers_hold() const noexcept {
+  if (last_rows_ <= 0) return false;
+  const double error = std::sqrt(best_share_ * (1 - best_share_) / last_rows_);
+  return last_share_ >= best_share_ - 2 * error;
+}
+
 bool ValidationCurve::Close(const Anchor& at) {
   const bool whole = validation_count_ > 0 && train_count_ > 0;
   if (whole) {
@@ -51,8 +64,11 @@ bool ValidationCurve::Close(const Anchor& at) {
       stride_ *= 2;
     }
     train_sum_ = train_count_ = 0;
+    last_rows_ = rows_;
+    last_share_ = rows_ > 0 ? right_ / rows_ : 0;
+    best_share_ = std::max(best_share_, last_share_);
   }
-  validation_sum_ = validation_count_ = 0;
+  validation_sum_ = validation_count_ = rows_ = right_ = 0;
   return whole;
 }
 
@@ -82,6 +98,40 @@ bool Evaluations::Close() {
   return !new_.empty();
 }
 
+ValidationCurve* Evaluations::CurveOf(const std::string& name) {
+  const auto known =
+      std::find_if(curves_.begin(), curves_.end(), [&](const auto& entry) { return entry.first == name; });
+  if (known != curves_.end()) return &known->second;
+  if (curves_.size() >= kMaxCurves) return nullptr;
+  curves_.emplace_back(name, ValidationCurve());
+  return &curves_.back().second;
+}
+
+// The mean over a call's kept rows, where the formula of its name is known to yield the training's values.
+void Evaluations::Calls(const StepView& view, bool train) {
+  constexpr std::string_view kOutput = "_output_";
+  const std::vector<LossCall>& calls = LossReader::Read(view);
+  for (const LossCall& call : calls) {
+    if (call.worker != calls.front().worker || FormulaOfKind(call.kind) == Formula::kUnknown) continue;
+    const bool has_value = call.value && view.trial.tensor(call.loss).name.find(kOutput) != std::string::npos;
+    if (!train && has_value) continue;  // it has a curve under the name of the loss
+    const Recognition found = reader_.Recognise(call);
+    if (!found.by_value || found.per_sample.empty() || found.formula != FormulaOfKind(call.kind)) continue;
+    ValidationCurve* curve = CurveOf(call.key);
+    if (curve == nullptr) continue;
+    const double mean = std::accumulate(found.per_sample.begin(), found.per_sample.end(), 0.0) /
+                        static_cast<double>(found.per_sample.size());
+    if (train) {
+      curve->Train(mean);
+      continue;
+    }
+    curve->Validate(mean);
+    double rows = 0;
+    double right = 0;
+    if (!call.value && CountAnswers(call, &rows, &right)) curve->Answered(rows, right);
+  }
+}
+
 bool Evaluations::OnStep(const StepView& view) {
   const query::StepInfo& info = view.rows.info;
   if (info.superseded) return false;
@@ -102,19 +152,15 @@ bool Evaluations::OnStep(const StepView& view) {
   for (const LossValue& loss : losses) {
     if (loss.worker != losses.front().worker) continue;
     const std::string& name = view.trial.tensor(loss.tensor).name;
-    auto known =
-        std::find_if(curves_.begin(), curves_.end(), [&](const auto& entry) { return entry.first == name; });
-    if (known == curves_.end()) {
-      if (curves_.size() >= kMaxCurves) continue;
-      curves_.emplace_back(name, ValidationCurve());
-      known = curves_.end() - 1;
-    }
+    ValidationCurve* curve = CurveOf(name);
+    if (curve == nullptr) continue;
     if (train) {
-      known->second.Train(loss.value);
+      curve->Train(loss.value);
     } else {
-      known->second.Validate(loss.value);
+      curve->Validate(loss.value);
     }
   }
+  Calls(view, train);
   return news;
 }
 
@@ -141,6 +187,11 @@ void ValidationCurve::VisitFields(Fields& io) {
   io("train_count", train_count_);
   io("validation_sum", validation_sum_);
   io("validation_count", validation_count_);
+  io("rows", rows_);
+  io("right", right_);
+  io("last_rows", last_rows_);
+  io("last_share", last_share_);
+  io("best_share", best_share_);
   io("unfit", unfit_);
   io("best", best_);
   io("recent", recent_, kRecent);
@@ -162,6 +213,7 @@ void Evaluations::VisitFields(Fields& io) {
   io("evaluating", evaluating_);
   io("train_steps", train_steps_);
   io("turns", turns_);
+  io("reader", reader_);
   if (io.loading()) new_.clear();
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "luff/query/trial.h"
+#include "rules/facts/loss_call.h"
 #include "rules/facts/sample.h"
 #include "rules/kit/fields.h"
 
@@ -34,6 +35,9 @@ class ValidationCurve {
   [[nodiscard]] std::int64_t since_best() const noexcept { return count_ - best_count_; }
   /// Some value was below zero: ratios of such losses mean nothing.
   [[nodiscard]] bool unfit() const noexcept { return unfit_; }
+  /// Evaluations only count right answers, and the newest share of them is as good as the best one, but for
+  /// chance: what is measured gets no worse.
+  [[nodiscard]] bool answers_hold() const noexcept;
   [[nodiscard]] std::vector<std::pair<std::int64_t, double>> Picture() const;
   void VisitFields(Fields& io);
 
@@ -41,11 +45,14 @@ class ValidationCurve {
   friend class Evaluations;
   void Train(double value);
   void Validate(double value);
+  void Answered(double rows, double right);
   bool Close(const Anchor& at);  // adds a point, unless values are missing
 
   std::int64_t count_ = 0, best_count_ = 0;
   double first_sum_ = 0, first_count_ = 0;
   double train_sum_ = 0, train_count_ = 0, validation_sum_ = 0, validation_count_ = 0;
+  double rows_ = 0, right_ = 0;                             // of the evaluation that goes on
+  double last_rows_ = 0, last_share_ = 0, best_share_ = 0;  // of answers that were right; no rows: not known
   bool unfit_ = false;
   EvaluationPoint best_;
   std::deque<EvaluationPoint> recent_;
@@ -69,7 +76,9 @@ class OptimizerTurns {
   std::set<std::uint32_t> seen_;
 };
 
-/// **Thread-compatible.** The curves of a run, from the first worker that reports losses in a step.
+/// **Thread-compatible.** The curves of a run, from the first worker that reports losses in a step. A loss of
+/// a known formula has one more, under the key of its call (loss_call.h), where evaluations have samples of
+/// it and no value: they reduce it themselves, or only count right answers.
 class Evaluations {
  public:
   static constexpr std::size_t kMaxCurves = 8;
@@ -90,6 +99,9 @@ class Evaluations {
 
  private:
   bool Close();
+  [[nodiscard]] ValidationCurve* CurveOf(const std::string& name);  // null beyond kMaxCurves
+  void Calls(const StepView& view, bool train);
+  LossReader reader_;
   std::vector<std::pair<std::string, ValidationCurve>> curves_;
   std::vector<std::string> new_;
   Anchor last_train_;

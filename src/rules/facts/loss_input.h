@@ -13,6 +13,7 @@
 #include "rules/facts/json_event.h"
 #include "rules/facts/loss_call.h"
 #include "rules/kit/fields.h"
+#include "rules/kit/step_index.h"
 
 namespace luff::rules {
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -21,11 +22,13 @@ from numpy.typing import NDArray
 from luff._codes import Mode, Role
 from luff._rows import rows_that_fit
 from luff._weak import Identities
-from luff.torch.capture._memory import address_of, copy_of_rows, is_readable, numbers_in
+from luff.torch.capture._memory import copy_of_rows, is_readable, numbers_in
 from luff.torch.capture._modules import tensors_in
 from luff.torch.capture._names import shapes_of
+from luff.torch.evidence._batches import Batches, Place, same_values
 from luff.torch.evidence._step import Step, StepContext
 from luff.torch.evidence._unused_passes import UnusedPasses
+from luff.torch.evidence._written_likelihoods import Pair
 from luff.torch.evidence._written_losses import WrittenLosses
 
 __all__ = ["Answers", "compares"]
@@ -43,11 +46,53 @@ _LIMITS: dict[str, float | None] = {
 }
 
 
+#: Losses of numbers, whose outputs are the answers.
+Link = Callable[[NDArray[Any]], NDArray[Any]]
+_LINKED = 64  # rows of them that are compared with what the model returned
+_AXES = 2  # of outputs of losses that a script writes
+_ERRORS = frozenset(("MSELoss", "L1Loss", "SmoothL1Loss", "HuberLoss"))
+
+
 class _Waits:
     on = False  # an evaluation's scores wait for a comparison
 
 
 compares = _Waits()
+
+
+def _as_it_is(output: NDArray[Any]) -> NDArray[Any]:
+    return output
+
+
+def _log_softmax(output: NDArray[Any]) -> NDArray[Any]:
+    output = output.astype(np.float32)
+    output = output - output.max(axis=-1, keepdims=True)
+    return output - np.log(np.exp(output).sum(axis=-1, keepdims=True))
+
+
+def _log(output: NDArray[Any]) -> NDArray[Any]:
+    return np.log(np.maximum(output, 1e-38)).astype(np.float32)
+
+
+def _sigmoid(output: NDArray[Any]) -> NDArray[Any]:
+    return (1.0 / (1.0 + np.exp(-output.astype(np.float32)))).astype(np.float32)
+
+
+_LINKS: tuple[Link, ...] = (_as_it_is, _log_softmax, _log, _sigmoid)
+
+
+def _link_of(output: Any, given: Any) -> Link | None:
+    """Returns how what a loss gets is made of the output of a model; None where that is not known."""
+    if output is None or given is None or not output.size:
+        return None
+    rows = min(len(output), len(given), _LINKED)
+    given = given[:rows].reshape(-1)
+    with np.errstate(all="ignore"):
+        for link in _LINKS:
+            made = link(output[:rows]).reshape(-1)
+            if made.size == given.size and np.allclose(made, given, rtol=1e-4, atol=1e-5):
+                return link
+    return None
 
 
 @dataclass(slots=True)
@@ -56,6 +101,9 @@ class _Head:
 
     kind: str
     call: int  # its place among the calls of its kind in a step
+    place: Place  # of its targets in batches
+    plain: bool  # the loss gets the output as it is, but for axes of length 1
+    link: Link = _as_it_is  # what it gets, of the output
     shown: bool = False  # labels were compared with its answers
 
 
@@ -77,7 +125,8 @@ class _Scores:
     rows: _Rows
     answers: NDArray[Any]  # of the rows that were copied
     shape: tuple[int, ...]  # of all answers
-    labels: _Rows | None = None
+    labels: _Rows | None = None  # what they were compared with
+    given: _Rows | None = None  # what the loader gave with them
 
 
 def _first_rows(tensor: Any, rows: int) -> _Rows | None:
@@ -105,12 +154,10 @@ def _agree(labels: NDArray[Any], answers: NDArray[Any]) -> bool:
     return bool(np.array_equal(labels[:rows].reshape(rows, -1), answers[:rows].reshape(rows, -1)))
 
 
-def _same_values(one: Any, other: Any) -> bool:
-    """Whether two tensors are the same memory: one may be a view of the other."""
-    if one is other or one is None or not (is_readable(one) and is_readable(other)):
-        return one is other
-    address = address_of(one)
-    return bool(address and address == address_of(other) and one.numel() == other.numel())
+def _is_plain(one: Any, other: Any) -> bool:
+    """Whether two views of the same values have the same axes, but for those of length 1."""
+    axes = [[(n, k) for n, k in zip(t.shape, t.stride(), strict=True) if n != 1] for t in (one, other)]
+    return axes[0] == axes[1]
 
 
 class Answers:
@@ -120,11 +167,13 @@ class Answers:
         self._context = context
         self._written = written
         self._passes = passes
+        self.batches = Batches()
+        written.told = self.loss_written
         self._heads: Identities[dict[int, _Head]] = Identities()  # of a model, by place in its result
         #: Of a model that is not trained: the one that is, and whether both have parameters of the same shapes.
         self._copies: Identities[tuple[weakref.ref[Any], bool]] = Identities()
-        #: The model called last in training, and what it returned.
-        self._trained: tuple[Any, list[Any]] | None = None
+        #: The model called last in training, and what it returned, with its shape.
+        self._trained: tuple[Any, list[tuple[Any, tuple[int, ...]]]] | None = None
         self._evaluation = 0  # evaluations that training has ended
         self._scores: list[_Scores] = []
         #: Answers of other forward passes, which are no labels, and in which evaluation they were given.
@@ -139,7 +188,7 @@ class Answers:
         if step.mode == _TRAIN:
             self._evaluation += 1
             if torch.is_grad_enabled():
-                self._trained = weakref.ref(module), [weakref.ref(tensor) for tensor in tensors]
+                self._trained = weakref.ref(module), [(weakref.ref(one), tuple(one.shape)) for one in tensors]
                 self._written.model_returned(step, tensors)
                 if self._passes.on:
                     self._passes.model_returned(step, module, tensors)
@@ -150,15 +199,22 @@ class Answers:
             rows, head = _scores_in(tensor), heads.get(place)
             if rows is None:
                 continue
-            limit = None if head is None else _LIMITS[head.kind]
-            if head is not None and limit is not None:
-                self._scores.append(_Scores(head, rows, rows.numbers > limit, rows.shape))
+            if head is not None and head.link is not _as_it_is:
+                with np.errstate(all="ignore"):
+                    words = np.ascontiguousarray(head.link(rows.numbers))
+                rows = _Rows(torch.float32, rows.shape, words, words)
+            limit = None if head is None else _LIMITS.get(head.kind)
+            if head is not None and (limit is not None or head.kind in _ERRORS):
+                answers = rows.numbers if limit is None else rows.numbers > limit
+                self._scores.append(_Scores(head, rows, answers, rows.shape))
             elif head is not None and _has_classes(rows):
                 shape = (rows.shape[0], *rows.shape[2:])
                 self._scores.append(_Scores(head, rows, rows.numbers.argmax(axis=1), shape))
             elif head is None and _has_classes(rows) and len(rows.shape) == 2:
                 self._others.append((self._evaluation, rows.numbers.argmax(axis=1)))
-        compares.on = bool(self._scores)
+        for scores in self._scores:
+            scores.given = self._given(scores)
+        compares.on = any(scores.head.kind not in _ERRORS for scores in self._scores)
 
     def _heads_of_a_copy(self, module: Any) -> dict[int, _Head]:
         """Returns the outputs of the model that is trained, if `module` has all of its shapes: a copy, or an average."""
@@ -170,28 +226,61 @@ class Answers:
             known = self._copies[module] = weakref.ref(trained), shapes_of(module) == shapes_of(trained)
         return heads if known[1] else {}
 
-    def loss_called(self, kind: str, call: int, output: Any) -> None:
+    def _given(self, scores: _Scores) -> _Rows | None:
+        """Returns the labels that the loader gave with what the model was asked, as far as there are answers."""
+        if not scores.head.plain:
+            return None
+        labels = self.batches.labels(scores.head.place, scores.shape[0])
+        if labels is None or labels.numel() != math.prod(scores.shape):
+            return None
+        return _first_rows(labels, len(scores.answers))
+
+    def loss_called(self, kind: str, call: int, output: Any, target: Any) -> None:
         """Called when a loss of targets was called in training with this output of a model."""
-        if kind not in _LIMITS or self._trained is None:
+        if (kind not in _LIMITS and kind not in _ERRORS) or self._trained is None:
             return
         module, outputs = self._trained[0](), self._trained[1]
         if module is None:
             return
-        for place, reference in enumerate(outputs):
-            if _same_values(reference(), output):
-                heads = self._heads.get(module)
-                if heads is None:
-                    heads = self._heads[module] = {}
-                known = heads.get(place)
-                if known is None or (known.kind, known.call) != (kind, call):
-                    heads[place] = _Head(kind, call)
+        for place, (reference, _) in enumerate(outputs):
+            if same_values(reference(), output):
+                head = self._head(module, place, kind, call, _is_plain(reference(), output))
+                self.batches.trained(head.place, target)
                 return
+
+    def loss_written(self, kind: str, call: int, pair: Pair, shape: tuple[int, ...], output: Any) -> None:
+        """Called when the graph has shown a loss that the script writes itself: its output and target, and the shape
+        and first rows of the only result of a model in the step.
+        """
+        module = None if self._trained is None else self._trained[0]()
+        if module is None or self._trained is None or not (kind in _LIMITS or kind in _ERRORS):
+            return
+        same = [place for place, (_, one) in enumerate(self._trained[1]) if one == shape]
+        link = _link_of(output, numbers_in(pair.output, pair.dtype))
+        if len(same) == 1 and link is not None and len(shape) <= _AXES:
+            head = self._head(module, same[0], kind, call, True, link)
+            of_classes = not pair.target_dtype.is_floating_point
+            self.batches.found(head.place, pair.target_shape, pair.target, of_classes)
+
+    def _head(
+        self, module: Any, place: int, kind: str, call: int, plain: bool, link: Link = _as_it_is
+    ) -> _Head:
+        heads = self._heads.get(module)
+        if heads is None:
+            heads = self._heads[module] = {}
+        known = heads.get(place)
+        if known is None or (known.kind, known.call, known.link) != (kind, call, link):
+            known = heads[place] = _Head(kind, call, Place(), plain, link)
+        Batches.on = True
+        return known
 
     def compared(self, one: Any, other: Any) -> None:
         """Called when two tensors were compared for equality."""
         if not (isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor)):
             return
         for scores in self._scores:
+            if scores.head.kind in _ERRORS:
+                continue
             if scores.labels is None and (self._shows(scores, one, other) or self._shows(scores, other, one)):
                 return
 
@@ -231,14 +320,16 @@ class Answers:
         session, recorder = self._context.session, self._context.recorder
         if session is None or recorder is None or not step.begun:
             return
-        self._others.extend((self._evaluation, one.answers) for one in scores)
+        classes = [one for one in scores if one.head.kind not in _ERRORS]
+        self._others.extend((self._evaluation, one.answers) for one in classes)
         for one in scores:
             kind, call = one.head.kind, one.head.call
-            if one.labels is None or step.sampled_losses.get(kind, 0) > call:
+            shown = one.labels or one.given
+            if shown is None or step.sampled_losses.get(kind, 0) > call:
                 continue
-            labels = one.labels.words.reshape((-1, *one.shape[1:]))  # as the training has them
+            labels = shown.words.reshape((-1, *one.shape[1:]))  # as the training has them
             for index, (dtype, shape, words) in enumerate(
-                ((one.rows.dtype, one.rows.shape, one.rows.words), (one.labels.dtype, one.shape, labels))
+                ((one.rows.dtype, one.rows.shape, one.rows.words), (shown.dtype, one.shape, labels))
             ):
                 number = recorder.number(f"sample/{kind}_input_{2 * call + index}", _SAMPLE, "", kind)
                 if not session.due_tensor(number):

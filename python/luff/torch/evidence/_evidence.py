@@ -87,6 +87,7 @@ class Evidence:
             self.losses.pairs,
             self.passes,
             self._graph_values.layers,
+            self._graph_values.single,
         )
         self._waiting = [evidence.waiting for evidence in self._events]
 

@@ -18,6 +18,7 @@ from luff.torch.capture._names import Names
 from luff.torch.evidence._events import WaitingEvents
 from luff.torch.evidence._fused import Fused
 from luff.torch.evidence._linear_layers import LinearLayers
+from luff.torch.evidence._single_softmax import SingleSoftmax
 
 __all__ = ["GraphValues", "attention_of", "code_of", "multiplies_values", "users_of"]
 
@@ -55,6 +56,7 @@ class GraphValues(WaitingEvents):
         super().__init__()
         self._worth = False  # whether the last look has found something
         self.layers = LinearLayers()
+        self.single = SingleSoftmax()
 
     def due(self, step: int) -> bool:
         """Returns whether the step (counted from the first of the process) is examined."""
@@ -66,6 +68,7 @@ class GraphValues(WaitingEvents):
         users = users_of(nodes)
         if len(nodes) < _MAX_NODES:
             self.layers.look(nodes, users, names)
+            self.single.look(nodes, names)
         maps, codes, crossed = _look(nodes, users)
         self._worth = bool(maps or codes)
         if (self._worth or crossed) and not self.waiting:

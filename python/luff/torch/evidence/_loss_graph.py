@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from luff.torch.capture._graphs import nodes_behind
+from luff.torch.capture._graphs import nodes_behind, nodes_of
 from luff.torch.capture._memory import address_of, array_view, is_readable, read_scalar
 
 __all__ = [
@@ -158,7 +158,7 @@ def analyse(root: Any, saved_ok: bool, search: bool = True, scaled: bool = False
 def behind(root: Any, numbers: set[int]) -> set[int]:
     """Returns which of the nodes with these sequence numbers are among the 64 nearest behind a root."""
     found: set[int] = set()
-    for node in nodes_behind([root.grad_fn], _WALK_LIMIT):
+    for node in nodes_behind(nodes_of([root]), _WALK_LIMIT):
         if (number := node._sequence_nr()) in numbers:
             found.add(number)
             if len(found) == len(numbers):

@@ -197,6 +197,9 @@ class Losses:
                     recorder = self._context.recorder
                     if recorder is not None and kind not in recorder.losses:
                         recorder.loss(kind, module, given=plain_settings(kwargs))
+            elif step.samples and step.begun:
+                count = _loss_graph.counted_targets(kind, args, kwargs)
+                self._written.evaluated(kind, step.sampled_losses.get(kind, 0), output, count)
             self._samples.loss(step, kind, args, kwargs, names)
 
     def _made_by(

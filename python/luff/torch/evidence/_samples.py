@@ -129,7 +129,7 @@ class Samples:
         if len(tensors) == 2 and self._causal.due:
             self._has_target(tensors[1])
         if len(tensors) == 2 and step.mode == _TRAIN:
-            self._answers.loss_called(kind, call, tensors[0])
+            self._answers.loss_called(kind, call, *tensors)
         rows = [rows_to_keep(tensor) for tensor in tensors]
         if (
             len(tensors) == 2

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,6 +80,9 @@ class WrittenLosses:
         self._outputs: list[_Output] = []
         self._unreduced: list[_Unreduced] = []
         self._called: set[int] = set()  # sequence numbers of nodes that losses of the user's own have made
+        #: Called with a loss that was found, and the shape and first rows of the only output of the step's models.
+        self.told: Callable[[str, int, Pair, tuple[int, ...], Any], None] | None = None
+        self._only: _Output | None = None
         self._misses = 0
         self._begun = 0  # step before which optimizers or weights last changed
 
@@ -110,6 +114,12 @@ class WrittenLosses:
             number = values.grad_fn._sequence_nr()
             self._unreduced.append(_Unreduced(number, kind, call, array.astype(np.float64).reshape(-1)))
 
+    def evaluated(self, kind: str, call: int, values: Any, count: float) -> None:
+        """Called when a loss has returned a value for each sample in an evaluation: records their mean."""
+        array = read(values) if call < MAX_CALLS and values.numel() <= _ELEMENTS else None
+        if array is not None and array.size and count:
+            self._value(kind, call, float(array.sum(dtype=np.float64)) / count)
+
     def called(self, step: Step, output: Any) -> None:
         """Called when a module without parameters has returned a loss."""
         self._enter(step)
@@ -124,6 +134,7 @@ class WrittenLosses:
         if not (outputs or unreduced):
             return
         called = self._called | step.loss_nodes.keys()
+        self._only = outputs[0] if len(outputs) == 1 else None
         found = False
         halves: list[Half] = []
         with np.errstate(all="ignore"):  # numbers that are not finite say nothing to the user
@@ -215,6 +226,8 @@ class WrittenLosses:
         shape = pair.target_shape
         self._sample(f"sample/{kind}_input_{2 * call + 1}", kind, pair.target_dtype, shape, pair.target)
         self._value(kind, call, pair.value if value is None else value)
+        if self.told is not None and (only := self._only) is not None:
+            self.told(kind, call, pair, only.shape, numbers_in(only.words, only.dtype))
         return True
 
     def _sample(self, name: str, kind: str, dtype: Any, shape: tuple[int, ...], rows: Array) -> None:

@@ -8,6 +8,7 @@ from types import FrameType
 from typing import Any
 
 from torch.utils.data import RandomSampler, SequentialSampler
+from torch.utils.data.distributed import DistributedSampler
 
 from luff._codes import Mode
 from luff._hook import Session, StepClock
@@ -50,6 +51,15 @@ def asked_by_script(frame: FrameType) -> bool:
     return dis.opname[instructions[at]].startswith("CALL")
 
 
+def _epoch(loader: Any) -> int | None:
+    """Returns the number of the epoch that a sampler shuffles by; None for one that needs none."""
+    sampler = getattr(loader, "sampler", None)
+    if type(sampler) is not DistributedSampler or not getattr(sampler, "shuffle", False):
+        return None
+    epoch = getattr(sampler, "epoch", None)
+    return epoch if isinstance(epoch, int) else None
+
+
 class Loaders:
     """The loaders that were started, in this order.
 
@@ -57,6 +67,11 @@ class Loaders:
     ----------
     clock
         Counts of steps: a loader trains if TRAIN steps came while it was the one that was started last.
+
+    Attributes
+    ----------
+    evaluates
+        Whether the loader that was started last was started before and no TRAIN steps came, as they did with another.
     """
 
     def __init__(self, clock: StepClock) -> None:
@@ -64,9 +79,18 @@ class Loaders:
         self._known: Identities[int] = Identities()
         self._next = 0  # number
         self._described: dict[int, dict[str, Any]] = {}
+        #: Of shuffling samplers at the newest start, by number of the loader: the epoch, and TRAIN steps until then.
+        self._epochs: dict[int, tuple[int, int]] = {}
         self._last: dict[str, Any] | None = None
         self._steps_before = 0
         self._session: Session | None = None
+        self.evaluates = False
+
+    def trained(self) -> None:
+        """Called when a backward pass has followed although the loader was taken for one of evaluations."""
+        self.evaluates = False
+        if self._last is not None:
+            self._last["trains"] = True
 
     def opened(self, session: Session) -> None:
         """Records into `session` from now on."""
@@ -92,6 +116,7 @@ class Loaders:
             last["trains"] = changed = True
         self._steps_before = steps
         number = self._known.get(loader)
+        again = number in self._described
         if number not in self._described:
             if len(self._described) == _MOST or self._next >= _LAST:
                 number = None
@@ -101,7 +126,15 @@ class Loaders:
                     self._next += 1
                 self._described[number] = self._describe(number, loader)
                 changed = True
-        self._last = None if number is None else self._described[number]
+        self._last = last = None if number is None else self._described[number]
+        self.evaluates = (
+            again
+            and last is not None
+            and not last["trains"]
+            and any(one["trains"] for one in self._described.values())
+        )
+        if number is not None and (epoch := _epoch(loader)) is not None:
+            changed |= self._shuffles(number, epoch, steps)
         if changed and self._session is not None:
             self._tell()
         return number
@@ -115,6 +148,16 @@ class Loaders:
         if described.get("by_next") is not by_next:
             described["by_next"] = by_next
             self._tell()
+
+    def _shuffles(self, number: int, epoch: int, steps: int) -> bool:
+        """Counts starts in a row with the same epoch and TRAIN steps between. Whether the document has changed."""
+        described = self._described[number]
+        before = described.get("same_epoch", 0)
+        known, steps_then = self._epochs.get(number, (None, 0))
+        same = 1 if known != epoch else min(before + (steps > steps_then), _MOST)
+        self._epochs[number] = epoch, steps
+        described["same_epoch"] = same
+        return bool(same != before)
 
     def _describe(self, number: int, loader: Any) -> dict[str, Any]:
         collate = getattr(loader, "collate_fn", None)

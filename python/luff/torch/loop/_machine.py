@@ -245,7 +245,9 @@ class Machine(Steps):
             if not grad:
                 mode = _EVAL
             elif module.training or root in self._trains_in_eval:
-                mode = _TRAIN
+                # A loop over the data of evaluations may leave gradients on, and the mode as it is.
+                may_train = self.loaders.evaluates
+                mode = _EVAL if may_train else _TRAIN
             else:
                 mode, may_train = _EVAL, True
         if mode == _TRAIN:
@@ -379,8 +381,9 @@ class Machine(Steps):
         if step is not None and step.mode != _TRAIN and not self.by_hand:
             if step.may_train and self.writer.forced is None:
                 root = step.root() if step.root is not None else None
-                if root is not None:
+                if root is not None and not (self.loaders.evaluates and root.training):
                     self._trains_in_eval[root] = True
+                self.loaders.trained()
                 self.writer.abandon()
                 converted, self.step = step, None
                 if self.suspended is not None:

@@ -17,6 +17,7 @@ from luff._core import enter_phase, enter_wait, leave_phase
 from luff._patch import Method, once, unseen, wrap
 from luff._phases import during
 from luff._weak import Identities
+from luff.torch.evidence._batches import Batches
 from luff.torch.loop._trace import Profilers
 from luff.torch.patches._registry import hooks
 
@@ -155,9 +156,12 @@ def _waiting(original: Method) -> Method:
         except Exception:  # an iterator of the user's own, with other attributes
             enter_phase(_DATA_WAIT)
         try:
-            return original(self)
+            batch = original(self)
         finally:
             leave_phase(_DATA_WAIT)
+        if Batches.on and (hook := hooks.current()) is not None and hook.live and not hook.asleep:
+            hook.guarded("batch", hook.machine.evidence.answers.batches.given, batch)
+        return batch
 
     return __next__
 

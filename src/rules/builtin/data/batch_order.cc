@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/format.h"
+#include "luff/profile/input.h"
 #include "rules/facts/collected_rows.h"
 #include "rules/facts/common_needs.h"
 #include "rules/facts/loss_call.h"
@@ -21,7 +22,8 @@ namespace {
 constexpr const char* kName = "BatchOrder";
 constexpr std::size_t kMaxLabels = 1024;
 constexpr std::size_t kMaxWindow = 4096;
-constexpr std::size_t kKeys = 3;  // by which windows may be sorted
+constexpr std::size_t kKeys = 3;     // by which windows may be sorted
+constexpr std::int64_t kPasses = 3;  // with the same order; two may be a try
 constexpr std::uint8_t kRises = 1, kFalls = 2;
 constexpr std::size_t kManyLabels = 4;  // adversaries have up to three: real, generated, and smoothed real
 
@@ -56,6 +58,7 @@ class BatchOrder final : public KeptRule {
 
   void OnStep(const StepView& view, Sink& sink) override {
     collected_.OnStep(view);  // what a policy collects goes up and down with it
+    if (view.rows.info.mode == query::Mode::kTrain && !view.rows.info.superseded) last_.Take(view.rows.info);
     if (view.rows.info.mode != query::Mode::kTrain || collected_.collects()) return;
     // Calls of one kind in one step are one batch: real and generated samples may come one after the other.
     std::map<std::string, std::vector<const LossCall*>> of_kind;
@@ -89,9 +92,12 @@ class BatchOrder final : public KeptRule {
     }
   }
 
+  void OnEnd(const query::Trial& trial, Sink& sink) override { SameOrder(trial, sink); }
+
   void VisitFields(Fields& io) override {
     io("kinds", kinds_, LossReader::kMaxKinds);
     io("collected", collected_);
+    io("last", last_);
   }
 
  private:
@@ -131,6 +137,28 @@ class BatchOrder final : public KeptRule {
       io("orders", orders);
     }
   };
+
+  // Reports a sampler that draws the order of each pass from its seed and a number of the pass, which nobody
+  // tells it.
+  void SameOrder(const query::Trial& trial, Sink& sink) const {
+    const std::vector<profile::Loader> loaders = profile::LoadersOf(trial.Document("loaders"));
+    const auto at = std::find_if(loaders.begin(), loaders.end(), [](const profile::Loader& loader) {
+      return loader.trains && loader.same_epoch >= kPasses;
+    });
+    if (at == loaders.end() || last_.mode_step < 0) return;
+    Finding finding = FindingAt(kName, "same_order", trial, format::kNoId, 0, last_.Info());
+    finding.since_step = 0;
+    finding.what = fmt::format("each of {} passes over the data had the same order", at->same_epoch);
+    finding.why =
+        "DistributedSampler shuffles by its seed and the number of the epoch, and set_epoch was not called "
+        "between "
+        "passes: the same samples meet in the same batches, on the same process, pass after pass";
+    finding.remedy = "call sampler.set_epoch(epoch) at the head of each epoch";
+    finding.causes = {"set_epoch is missing", "set_epoch is called on another sampler than the loader's"};
+    finding.evidence = {{"passes", at->same_epoch}};
+    finding.threshold = fmt::format("a fact, in {} passes (Luff)", kPasses);
+    sink.Report(std::move(finding));
+  }
 
   void Labels(const StepView& view, const LossCall& call, const std::vector<double>& targets, Kind* kind,
               Sink& sink) const {
@@ -292,14 +320,15 @@ class BatchOrder final : public KeptRule {
   LossReader reader_;  // only its static Read is used, so it is not saved
   std::map<std::string, Kind> kinds_;
   CollectedRows collected_;
+  Anchor last_;
 };
 
 }  // namespace
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<BatchOrder>(kName, kParams);
-  spec.version = 3;  // 2: windows; 3: learnt rows are not collected
-  spec.summary = "training data that come sorted by their targets";
+  spec.version = 4;  // 2: windows; 3: learnt rows are not collected; 4: "same_order"
+  spec.summary = "training data that come sorted by their targets, or in the same order each time";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;
 }

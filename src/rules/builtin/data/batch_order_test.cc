@@ -120,5 +120,24 @@ TEST(BatchOrder, WindowsInTheOrderOfTime_Shuffled_OrSortedWithinBatchesOnly_AreS
   EXPECT_TRUE(FindingsOf(Windows(level, [](int step, int i) { return 16 * step + i; })).empty());
 }
 
+// A training whose loader was started several times, as its document says.
+std::vector<Finding> Passes(const std::string& loader) {
+  FakeTrial trial;
+  trial.SetDocument("loaders", R"({"loaders": [)" + loader + "]}");
+  for (int step = 0; step < 8; ++step) trial.Step().Loss(1);
+  return FindingsOf(trial);
+}
+
+TEST(BatchOrder, ASamplerThatIsNotToldTheEpoch_IsNamedAtTheEnd) {
+  const auto findings =
+      Passes(R"({"number": 0, "sampler": "DistributedSampler", "trains": true, "same_epoch": 4})");
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "same_order");
+  EXPECT_NE(findings[0].remedy.find("set_epoch"), std::string::npos);
+  EXPECT_TRUE(Passes(R"({"number": 0, "trains": true, "same_epoch": 2})").empty());
+  EXPECT_TRUE(Passes(R"({"number": 0, "trains": false, "same_epoch": 9})").empty());  // of an evaluation
+  EXPECT_TRUE(Passes(R"({"number": 0, "trains": true})").empty());
+}
+
 }  // namespace
 }  // namespace luff::rules::batch_order_test

@@ -138,7 +138,7 @@ class InputScale final : public KeptRule {
       Features& features = inputs_[name];
       features.Add(*sample);
       if (features.rows() < limits_.rows) continue;
-      if (!JudgeScale(view, input, *sample, features, sink))
+      if (!JudgeTwice(view, input, *sample, sink) && !JudgeScale(view, input, *sample, features, sink))
         JudgeOffset(view, input, *sample, features, sink);
     }
   }
@@ -193,6 +193,35 @@ class InputScale final : public KeptRule {
                         {"features", varying}};
     finding.threshold = fmt::format("root mean square of a feature {:g} or more, or of all below {:g} (Luff)",
                                     limits_.large, limits_.small);
+    sink.Report(std::move(finding));
+    return true;
+  }
+
+  // Bytes that were divided by 255 twice: all values are whole multiples of 1 / 255 / 255, up to 1 / 255.
+  bool JudgeTwice(const StepView& view, const ModelInput& input, const SampleValues& sample, Sink& sink) {
+    constexpr double kLevels = 255, kRounding = 0.01;
+    constexpr std::size_t kDistinct = 16;
+    std::set<double> levels;
+    for (const double value : sample.values) {
+      const double level = value * kLevels * kLevels;
+      if (!(level > -kRounding && level < kLevels + kRounding)) return false;
+      if (std::abs(level - std::round(level)) > kRounding) return false;
+      levels.insert(std::round(level));
+    }
+    if (levels.size() < kDistinct) return false;
+    const auto [layer, normed] = LayerThatGets(view, *input.entry, sample);
+    if (layer.empty() || normed) return false;
+    Finding finding = Named("scaled_twice", view, input, layer);
+    finding.what = fmt::format("the input of {} was divided by 255 twice", input.model);
+    finding.why = fmt::format(
+        "its values are whole multiples of 1 / 255 / 255, up to {:.3g}; {} gets them as they are, so outputs "
+        "and "
+        "gradients nearly vanish",
+        *levels.rbegin() / kLevels / kLevels, layer);
+    finding.remedy = "divide by 255 once: ToTensor makes values of 0 to 1 of bytes";
+    finding.causes = {"a division by 255 after ToTensor or rescaling"};
+    finding.evidence = {{"levels", levels.size()}, {"largest", *levels.rbegin() / kLevels / kLevels}};
+    finding.threshold = fmt::format("all values of a step, {} different ones (Luff)", kDistinct);
     sink.Report(std::move(finding));
     return true;
   }
@@ -385,7 +414,7 @@ class InputScale final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<InputScale>(kName, kParams);
-  spec.version = 3;  // 2: only zeros; 3: codes of what is missing
+  spec.version = 4;  // 2: only zeros; 3: codes of what is missing; 4: "scaled_twice"
   spec.summary = "inputs of a model that are far from unit scale, or far from 0";
   spec.needs = [](const Parameters&) -> std::vector<Need> {
     std::vector<Need> needs = SampleNeeds();

@@ -101,6 +101,29 @@ TEST(InputScale, OneFeatureThatDrownsTheOthers_IsNamedThoughANormFollows) {
   EXPECT_TRUE(with({{0, 1e5}, {3, 0}, {0, 0}}).empty());            // nothing else varies
 }
 
+// Eight rows of 32 bytes each, times `scale`.
+std::vector<Finding> Bytes(double scale, int levels = 256, double off = 0) {
+  FakeTrial trial;
+  trial.Define("0_input_0", Role::kInput, "Linear");
+  for (int step = 0; step < 6; ++step) {
+    std::vector<double> values;
+    for (int i = 0; i < 256; ++i)
+      values.push_back(static_cast<float>(scale * ((i * 37 + step * 11) % levels)) + off);
+    trial.Step().Loss(1).Sample("sample/Net_input_0", {8, 32}, values);
+    if (step > 0) trial.Tensor("0_input_0", Role::kInput, values);
+  }
+  return Findings(trial);
+}
+
+TEST(InputScale, BytesThatWereDividedTwice_AreNamed) {
+  const auto findings = Bytes(1.0 / 255 / 255);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "scaled_twice");
+  EXPECT_TRUE(Bytes(1.0 / 255).empty());
+  EXPECT_TRUE(Bytes(1.0 / 255 / 255, 8).empty());          // few levels, of anything
+  EXPECT_TRUE(Bytes(1.0 / 255 / 255, 256, 5e-6).empty());  // between them
+}
+
 // Twelve steps of a model's inputs whose targets are `targets`.
 std::vector<Finding> Zeros(double other, double target) {
   FakeTrial trial;

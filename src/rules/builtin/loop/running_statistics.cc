@@ -4,9 +4,11 @@
 #include <string>
 
 #include "base/format.h"
+#include "rules/facts/common_needs.h"
 #include "rules/facts/json_event.h"
 #include "rules/facts/model_facts.h"
 #include "rules/facts/model_modules.h"
+#include "rules/facts/sample.h"
 #include "rules/facts/step_memo.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
@@ -19,6 +21,9 @@ namespace {
 using format::EventKind;
 constexpr const char* kName = "RunningStatistics";
 constexpr std::size_t kMaxModels = 256;
+constexpr double kFast = 0.9;  // momentum with which hardly more than the newest batch is left
+constexpr std::int64_t kFewRows = 32, kFewMaps = 16;  // samples of a batch whose statistics are rough
+constexpr std::int64_t kBatches = 16;                 // that are measured
 constexpr std::int64_t kUpdates = 32;  // of any optimizer, before a model is said to be left behind
 
 // Bits of the event `forward` (docs/spec/evidence.md).
@@ -38,6 +43,11 @@ bool IsBatchNorm(const std::string& type) {
   return type.find("BatchNorm") != std::string::npos && type != "BatchNormalization";  // Keras's is reversed
 }
 
+// Layers of PyTorch, whose momentum is the share that a batch takes over: Flax and Keras call the rest so.
+bool IsTorchs(const std::string& type) {
+  return type == "BatchNorm1d" || type == "BatchNorm2d" || type == "BatchNorm3d";
+}
+
 // A layer keeps (1 - momentum) of its running statistics at each training pass, so (1 - momentum)^n of the
 // initial ones (mean 0, variance 1) is left after n passes. Evaluations normalise with these statistics.
 class RunningStatistics final : public KeptRule {
@@ -50,6 +60,7 @@ class RunningStatistics final : public KeptRule {
     modules_.OnStep(view);
     LeftBehind(view, sink);
     const bool trains = view.rows.info.mode == query::Mode::kTrain;
+    if (trains) CountRows(view);
     bool evaluates = false;
     for (const query::EventAt& event : view.index.events(EventKind::kForward)) {
       const std::uint64_t bits = event.row.argument;
@@ -77,6 +88,9 @@ class RunningStatistics final : public KeptRule {
     io("updates", updates_);
     io("behind", behind_, kMaxModels);
     io("told", told_);
+    io("rows", rows_);
+    io("batches", batches_);
+    io("fast", fast_);
   }
 
  private:
@@ -130,11 +144,55 @@ class RunningStatistics final : public KeptRule {
       return;
     }
   }
+  void CountRows(const StepView& view) {
+    if (batches_ >= kBatches) return;
+    for (const ModelInput& input : ModelInputsOf(view)) {
+      const auto sample = LoadSample(view, *input.entry);
+      if (sample == nullptr || sample->whole_shape.empty()) continue;
+      rows_ = std::max(rows_, sample->whole_shape.front());
+      batches_ += input.index == 0 ? 1 : 0;
+    }
+  }
+  // Statistics that are those of the newest batch, which has few samples.
+  void Fast(const StepView& view, Sink& sink) {
+    if (fast_ || rows_ < 1 || batches_ < kBatches) return;
+    for (const ModuleFacts& module : modules_.modules()) {
+      const double momentum = module.Number("momentum").value_or(0);
+      if (!IsTorchs(module.type) || !module.training || !(momentum >= kFast && momentum <= 1)) continue;
+      if (rows_ > (module.type == "BatchNorm1d" ? kFewRows : kFewMaps)) continue;
+      if (module.Number("track_running_stats").value_or(1) == 0) continue;
+      fast_ = true;
+      const std::string layer = module.name.empty() ? module.path : module.name;
+      Finding finding = FindingAt(kName, "fast", view, TensorAt{format::kNoId});
+      finding.since_step = 0;
+      finding.what = fmt::format(
+          "evaluations normalise with the statistics of the newest batch of the training, of {} samples ({})",
+          rows_, layer);
+      finding.why = fmt::format(
+          "{} has a momentum of {:g}: each training pass replaces that share of its mean and variance by the "
+          "batch's, "
+          "so that what all data have in the mean is never known",
+          layer, momentum);
+      finding.remedy = fmt::format(
+          "set the momentum of batch normalisation to {:g}, or to 0.1, PyTorch's default; other libraries "
+          "call "
+          "momentum what is 1 - momentum here",
+          std::max(std::round((1 - momentum) * 1e6) / 1e6, 0.01));
+      finding.causes = {"a momentum taken over from another library"};
+      finding.evidence = {{"momentum", momentum}, {"rows", rows_}};
+      finding.threshold =
+          fmt::format("momentum from {:g} on, at most {} samples in a batch ({} of images) (Luff)", kFast,
+                      kFewRows, kFewMaps);
+      sink.Report(std::move(finding));
+      return;
+    }
+  }
   void Judge(const StepView& view, Sink& sink) {
     // The largest count of all models: that of the layer's own model can only be smaller.
     std::int64_t passes = 0;
     for (const auto& [model, count] : passes_) passes = std::max(passes, count);
     if (loaded_ || passes < limits_.passes || evaluations_ < limits_.evaluations) return;
+    Fast(view, sink);
     const ModuleFacts* worst = nullptr;
     double momentum = 1, layers = 0;
     for (const ModuleFacts& module : modules_.modules()) {
@@ -185,6 +243,8 @@ class RunningStatistics final : public KeptRule {
   std::int64_t updates_ = 0;
   std::map<std::string, double> behind_;  // models whose statistics are those of the start -> layers
   std::string told_;                      // the one that the finding names
+  std::int64_t rows_ = 0, batches_ = 0;   // the most samples of a batch, and batches that were measured
+  bool fast_ = false;                     // that is told
   ModelModules modules_;
 };
 
@@ -192,8 +252,9 @@ class RunningStatistics final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<RunningStatistics>(kName, kParams);
-  spec.version = 2;  // 2: "left_behind"
-  spec.summary = "batch normalisation whose running statistics hardly move, or are those of the start";
+  spec.version = 3;  // 2: "left_behind"; 3: "fast"
+  spec.summary = "batch normalisation whose running statistics hardly move, or are those of a single batch";
+  spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;
 }
 

@@ -92,6 +92,7 @@ class ScheduleCollapse final : public KeptRule {
     JudgeMilestones(trial, facts, sink);
     JudgeOther(trial, facts, sink);
     JudgeWarmUp(trial, facts, sink);
+    JudgeFactor(trial, facts, sink);
     if (facts.schedulers().size() != 1 || scheduled_ < 1) return;
     const SchedulerFacts& scheduler = facts.schedulers().front();
     // As many updates as planned, but for those that a scaler or a rest of the data leaves out.
@@ -336,6 +337,44 @@ class ScheduleCollapse final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
+  // A function that returns a rate where a factor is expected: the rate that the optimizer was given is
+  // multiplied by it, and all rates are about the square of it. A base of 1, with which functions do return
+  // rates, is far above.
+  void JudgeFactor(const query::Trial& trial, const ModelFacts& facts, Sink& sink) {
+    constexpr double kLargestBase = 0.05, kMost = 2, kLeast = 0.1;  // the latter two: of the square
+    if (facts.schedulers().size() != 1 || facts.optimizers().size() != 1 || groups_.empty()) return;
+    const double base = facts.optimizers().front().lr;
+    if (facts.schedulers().front().type != "LambdaLR" || !(base > 0 && base <= kLargestBase)) return;
+    const bool squares = std::all_of(groups_.begin(), groups_.end(), [&](const auto& entry) {
+      const Group& one = entry.second;
+      return one.values >= limits_.updates && one.peak <= kMost * base * base &&
+             one.first >= 0.99 * one.peak && one.first >= kLeast * base * base;
+    });
+    if (!squares) return;
+    const auto& [name, group] = *groups_.begin();
+    Finding finding = FindingAt(kName, "rate_for_factor", trial, format::kNoId, 0, last_.Info());
+    finding.tensor = name;
+    finding.since_step = 0;
+    finding.series = group.picture;
+    finding.what = fmt::format("the learning rate began at {:.3g}, although the optimizer was given {:.3g}",
+                               group.first, base);
+    finding.why = fmt::format(
+        "LambdaLR multiplies the rate that the optimizer was given by what its function returns, and that "
+        "was "
+        "{:.3g}: a rate, where a factor is expected",
+        group.first / base);
+    finding.remedy = fmt::format(
+        "return a factor, which is 1 for the full rate, from the function of LambdaLR, or give the optimizer "
+        "lr=1");
+    finding.causes = {"a function that returns the learning rate itself"};
+    finding.evidence = {{"first", group.first}, {"given", base}, {"updates", group.values}};
+    finding.threshold = fmt::format(
+        "a first and largest rate of {:g} to {:g} times the square of the given one, which is {:g} at most "
+        "(Luff)",
+        kLeast, kMost, kLargestBase);
+    sink.Report(std::move(finding));
+  }
+
   // Groups whose rate was 0 at every update, beside others. Weights that were loaded may be frozen so.
   void JudgeZeroRate(const query::Trial& trial, Sink& sink) {
     constexpr std::int64_t kSureUpdates = 100;  // stages that thaw have thawed by the end
@@ -502,7 +541,8 @@ class ScheduleCollapse final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<ScheduleCollapse>(kName, kParams);  // settings are always recorded
-  // 4: "warm_up_unfinished"; 5: "plateau_mode"; 6: "plateau_counter"; 7: "milestones", "other_optimizer"
+  // 4: "warm_up_unfinished"; 5: "plateau_mode"; 6: "plateau_counter"; 7: "milestones", "other_optimizer",
+  // "rate_for_factor"
   spec.version = 7;
   spec.summary =
       "a learning rate that has fallen to next to nothing long before the end, or never left its beginning";

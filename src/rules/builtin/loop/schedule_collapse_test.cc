@@ -374,5 +374,25 @@ TEST(ScheduleCollapse, MetricsThatGoTheirWay_OverfittingAndRatesThatStay_AreSile
                   .empty());
 }
 
+TEST(ScheduleCollapse, ARateWhereAFactorIsExpected_IsNamedAtTheEnd) {
+  const auto told = [](const std::string& type, double given, const auto& rate) {
+    FakeTrial trial;
+    trial.SetDocument("model", R"({"schedulers": [{"type": ")" + type + R"(", "settings": {}}],
+      "optimizers": [{"name": "Adam", "number": 0, "type": "Adam", "groups": [
+      {"settings": {"lr": 1e-6, "initial_lr": )" +
+                                   std::to_string(given) + R"(}, "parameters": 2}]}]})");
+    for (int step = 0; step < 60; ++step)
+      trial.Step().Scalar("optimizer/Adam.group0.lr", Role::kOptimizerSetting, rate(step));
+    return FindingsOf(trial, "ScheduleCollapse", ParameterSet::kLuff);
+  };
+  const auto findings = told("LambdaLR", 1e-3, [](int step) { return 1e-6 * std::pow(0.95, step / 10); });
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "rate_for_factor");
+  EXPECT_TRUE(told("StepLR", 1e-3, [](int) { return 1e-6; }).empty());
+  EXPECT_TRUE(told("LambdaLR", 1e-3, [](int step) { return 1e-6 * (1 + step); }).empty());  // a warm-up
+  EXPECT_TRUE(told("LambdaLR", 1e-3, [](int) { return 1e-4; }).empty());
+  EXPECT_TRUE(told("LambdaLR", 1.0, [](int) { return 1.0; }).empty());
+}
+
 }  // namespace
 }  // namespace luff::rules::schedule_collapse_test

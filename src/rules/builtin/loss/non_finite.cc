@@ -2,6 +2,7 @@
 #include <cmath>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -90,7 +91,10 @@ class NonFinite final : public KeptRule {
 
   void OnStep(const StepView& view, Sink& sink) override {
     const query::StepInfo& info = view.rows.info;
+    if (info.mode == query::Mode::kEval && !info.superseded) CountEvaluation(view);
     if (info.mode != query::Mode::kTrain) return;
+    JudgeEvaluation(view.trial, sink);
+    last_.Take(info);
     for (const auto& event : view.index.json_events("nonfinite")) Learn(*event);
     const bool applied = Updates(view);
     const std::vector<std::string> bad_weights = LookAtTensors(view);
@@ -115,7 +119,8 @@ class NonFinite final : public KeptRule {
     }
   }
 
-  void OnEnd(const query::Trial&, Sink& sink) override {
+  void OnEnd(const query::Trial& trial, Sink& sink) override {
+    JudgeEvaluation(trial, sink);
     // The run ended on a non-finite loss: no later step could show that it was harmless.
     if (loss_.steps == 0 || !open_tensor_.empty()) return;
     query::StepInfo info;
@@ -140,9 +145,61 @@ class NonFinite final : public KeptRule {
     io("first_train", first_train_);
     io("skipped", skipped_);
     io("scale", scale_);
+    io("last", last_);
+    io("evaluated", evaluated_);
+    io("evaluated_bad", evaluated_bad_);
+    io("bad_evaluations", bad_evaluations_);
+    io("bad_loss", bad_loss_);
+    io("open_evaluation", open_evaluation_);
   }
 
  private:
+  void CountEvaluation(const StepView& view) {
+    if (last_.mode_step < 0) return;  // before the training
+    for (const LossValue& loss : view.index.losses()) {
+      ++evaluated_;
+      if (std::isfinite(loss.value)) continue;
+      if (evaluated_bad_++ == 0) bad_loss_ = view.trial.tensor(loss.tensor).name;
+    }
+  }
+
+  // Evaluations most of whose losses are not finite, of a training whose losses are. One batch in which
+  // nothing counts has no mean; a whole evaluation of such batches has a fault.
+  void JudgeEvaluation(const query::Trial& trial, Sink& sink) {
+    constexpr std::int64_t kEvaluations = 2;
+    if (evaluated_ == 0) return;
+    const bool bad = 2 * evaluated_bad_ > evaluated_ && loss_.steps == 0 && weights_.steps == 0;
+    const std::int64_t of = std::exchange(evaluated_, 0), count = std::exchange(evaluated_bad_, 0);
+    bad_evaluations_ = bad ? bad_evaluations_ + 1 : 0;
+    if (!bad) {
+      if (!open_evaluation_.empty()) sink.Heal("evaluation", open_evaluation_, last_.mode_step);
+      open_evaluation_.clear();
+      return;
+    }
+    if (bad_evaluations_ < kEvaluations) return;
+    if (open_evaluation_.empty()) open_evaluation_ = bad_loss_;
+    Finding finding = FindingAt(kName, "evaluation", trial, format::kNoId, 0, last_.Info());
+    finding.tensor = open_evaluation_;
+    finding.what = fmt::format(
+        "{} of {} losses of the evaluation are not finite, while those of the training are", count, of);
+    finding.why = fmt::format(
+        "it was so in {} evaluations in a row: the weights are finite, so the evaluation's data or what is "
+        "done only "
+        "there makes it so",
+        bad_evaluations_);
+    finding.remedy =
+        "look at the inputs and targets of the evaluation for NaN, for rows in which everything is masked, "
+        "and "
+        "for "
+        "means over nothing";
+    finding.causes = {"NaN in data that were prepared in another way", "a mask that hides all of a row",
+                      "a mean over no row or no label", "a logarithm of a probability that is exactly 0"};
+    finding.evidence = {{"losses", of}, {"not_finite", count}, {"evaluations", bad_evaluations_}};
+    finding.threshold =
+        fmt::format("more than half of them, in {} evaluations in a row (Luff)", kEvaluations);
+    sink.Report(std::move(finding));
+  }
+
   static void Extend(Streak* streak, const query::StepInfo& info, const std::string& tensor,
                      std::uint32_t worker, bool nan, std::uint64_t count) {
     if (streak->steps == 0) {
@@ -474,8 +531,12 @@ class NonFinite final : public KeptRule {
   bool loss_known_ = false;
   bool first_train_ = true;
   bool gradients_seen_ = false;  // at the current step
-  double scale_ = 0;             // newest loss scale; 0: none
-  std::int64_t skipped_ = 0;     // skipped updates in a row
+  Anchor last_;                  // newest TRAIN step
+  // Losses of the evaluation that goes on, and those that are not finite; evaluations of which most are not.
+  std::int64_t evaluated_ = 0, evaluated_bad_ = 0, bad_evaluations_ = 0;
+  std::string bad_loss_, open_evaluation_;
+  double scale_ = 0;          // newest loss scale; 0: none
+  std::int64_t skipped_ = 0;  // skipped updates in a row
 };
 
 }  // namespace
@@ -483,7 +544,7 @@ class NonFinite final : public KeptRule {
 RuleSpec Spec() {
   // Summaries of weights and gradients, losses and events are always captured.
   RuleSpec spec = SpecOf<NonFinite>(kName, kParams);
-  spec.version = 2;  // 2: data are blamed only where they were bad first
+  spec.version = 3;  // 2: data are blamed only where they were bad first; 3: "evaluation"
   spec.summary = "a loss, gradients or weights that are not finite, and which operation made the first one";
   return spec;
 }

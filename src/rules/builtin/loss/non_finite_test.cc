@@ -233,5 +233,30 @@ TEST(NonFinite, WordsThatAreNoProducer_DoNoHarm) {
   EXPECT_EQ(findings[0].what, "the loss is NaN since step 1");
 }
 
+// Evaluations of four losses, of which the first `bad` are not finite.
+std::vector<Finding> Evaluated(int bad, bool training = true, int healthy_from = 100) {
+  FakeTrial trial;
+  for (int e = 0; e < 4; ++e) {
+    for (int step = 0; step < 5; ++step)
+      trial.Step().Loss(training ? 1 : NAN).Event(format::EventKind::kOptimizerStep, 0);
+    for (int i = 0; i < 4; ++i) trial.Step(query::Mode::kEval).Loss(i < bad && e < healthy_from ? NAN : 1);
+  }
+  std::vector<Finding> findings;
+  for (const Finding& one : testing::FindingsOf(trial, "NonFinite", ParameterSet::kLuff)) {
+    if (one.cause == "evaluation") findings.push_back(one);
+  }
+  return findings;
+}
+
+TEST(NonFinite, EvaluationsThatAreNotFinite_AreToldAtTheSecond) {
+  const auto findings = Evaluated(4);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].severity, Severity::kWarn);
+  EXPECT_EQ(Evaluated(3).size(), 1U);
+  EXPECT_TRUE(Evaluated(1).empty());         // a batch in which nothing counts
+  EXPECT_TRUE(Evaluated(4, false).empty());  // the training is no better
+  EXPECT_TRUE(Evaluated(4, true, 1).empty());
+}
+
 }  // namespace
 }  // namespace luff::rules::non_finite_test

@@ -167,7 +167,7 @@ RuleSpec Spec() {
         Together(std::make_unique<Luff>(limits),
                  BoostedOverfit({limits.evaluations, limits.rise, limits.of_start, limits.fall})));
   });
-  spec.version = 3;  // 3: does not heal at each crossing of the limit
+  spec.version = 4;  // 4: losses that evaluations have no value of
   spec.summary = "validation loss that rises while the training loss falls on";
   spec.needs = [](const Parameters& all) -> std::vector<Need> {
     if (!IsOriginal(all)) return {};  // losses are captured in any case

@@ -1,8 +1,11 @@
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <vector>
 
 #include <gtest/gtest.h>
 
+#include "rules/testing/loss_stories.h"
 #include "rules/testing/recorder.h"
 
 namespace luff::rules::overfit_test {
@@ -95,6 +98,50 @@ TEST(OriginalOverfit, ZeroTrainingLossAndNoEvaluation_AreGuarded) {
   FakeTrial none;
   none.Step(Mode::kEval).Loss(1).Step().Loss(1);
   EXPECT_TRUE(testing::FindingsOf(none, "Overfit", ParameterSet::kOriginal).empty());
+}
+
+// Evaluations show scores and labels, and no loss: scores of the right class, and of the others of `wrong`
+// rows.
+FakeTrial Answers(int evaluations, const std::function<double(int)>& surety,
+                  const std::function<int(int)>& wrong, bool parts = false) {
+  FakeTrial trial;
+  const auto tell = [&](query::Mode mode, double right, double other, int bad) {
+    testing::Batch batch;
+    for (int i = 0; i < 100; ++i) {
+      batch.ids.push_back(i % 4);
+      for (int c = 0; c < 4; ++c) {
+        const int best = i < bad ? (i + 1) % 4 : i % 4;
+        batch.scores.push_back(c == best ? (i < bad ? other : right) : 0.01 * c);
+      }
+    }
+    if (mode == Mode::kTrain) {
+      testing::TellClasses(&trial, batch, 4);
+      return;
+    }
+    trial.Step(mode)
+        .Sample("sample/CrossEntropyLoss_input_0", {100, 4}, batch.scores)
+        .Sample("sample/CrossEntropyLoss_input_1", {100}, batch.ids, DType::kInt64);
+    if (parts)
+      trial.Scalar("CrossEntropyLoss_part_0", format::Role::kOther,
+                   testing::CrossEntropy(batch.scores, batch.ids, 4));
+  };
+  for (int e = 0; e < evaluations; ++e) {
+    for (int step = 0; step < 20; ++step) tell(Mode::kTrain, 0.5 + 0.6 * e, 0.5, 0);
+    tell(Mode::kEval, surety(e), surety(e), wrong(e));
+  }
+  return trial;
+}
+
+TEST(Overfit, EvaluationsWithoutALoss_HaveThatOfTheirAnswers) {
+  const auto surer = [](int e) { return 1.0 + e; };
+  const auto findings = Findings(Answers(10, surer, [](int e) { return 10 + 4 * e; }));
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].tensor, "CrossEntropyLoss");
+  // What is counted gets no worse: only its loss rises.
+  EXPECT_TRUE(Findings(Answers(10, surer, [](int) { return 20; })).empty());
+  // A loss that the evaluation reduces itself is what is looked at.
+  EXPECT_EQ(Findings(Answers(10, surer, [](int) { return 20; }, true)).size(), 1U);
+  EXPECT_TRUE(Findings(Answers(10, surer, [](int) { return 0; })).empty());
 }
 
 }  // namespace

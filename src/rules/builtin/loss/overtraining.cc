@@ -139,7 +139,7 @@ RuleSpec Spec() {  // losses are always taken
         Together(std::make_unique<Luff>(limits),
                  BoostedOvertraining({limits.evaluations, limits.rise, limits.of_start})));
   });
-  spec.version = 2;
+  spec.version = 3;
   spec.summary = "training goes on long after the best evaluation";
   return spec;
 }

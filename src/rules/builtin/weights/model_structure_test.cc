@@ -134,6 +134,29 @@ TEST(NoGradient, PartInFrontOfTheOthers_IsCutOff_OneBehindThemOrThatDidNotRunRes
   EXPECT_TRUE(FindingsOf(Ran({"head"}), "NoGradient").empty());
 }
 
+TEST(NoGradient, ASoftmaxOverOneValue_IsToldAfterFiveUpdates) {
+  const auto told = [](const std::string& layers, const std::string& later = "") {
+    FakeTrial trial;
+    trial.SetDocument("model", Model("\"Adam\"", "\"Adam\""));
+    for (int step = 0; step < 40; ++step) {
+      trial.Step().Event(EventKind::kOptimizerStep, 0);
+      if (step == 1) trial.EventJson(R"({"kind": "softmax_of_one", "layers": )" + layers + "}");
+      if (step == 2 && !later.empty())
+        trial.EventJson(R"({"kind": "softmax_of_one", "layers": )" + later + "}");
+    }
+    return FindingsOf(trial, "NoGradient");
+  };
+  const auto findings = told(R"(["Net_enc.weight"])");
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "softmax_of_one");
+  EXPECT_EQ(findings[0].tensor, "Net_enc.weight");
+  EXPECT_EQ(findings[0].severity, Severity::kWarn);
+  EXPECT_TRUE(told(R"(["Net_enc.weight"])", "[]").empty());  // another model, or another length
+  EXPECT_TRUE(told(R"(["unknown"])").empty());
+  EXPECT_TRUE(told(R"([3, {"a": 1}])").empty());
+  EXPECT_TRUE(told("null").empty());
+}
+
 TEST(NoGradient, FactorsThatAreAllZero_AreToldAfterFiveUpdates) {
   Story story{Model("\"Adam\"", "\"Adam\""), kAll, true};
   story.encoder_value = 0;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/format.h"
+#include "rules/facts/json_event.h"
 #include "rules/facts/loss_input.h"
 #include "rules/facts/model_facts.h"
 #include "rules/facts/step_memo.h"
@@ -44,6 +45,7 @@ class NoGradient final : public KeptRule {
     const query::StepInfo& info = view.rows.info;
     if (info.mode != query::Mode::kTrain) return;
     makers_.OnStep(view);
+    for (const auto& event : view.index.json_events("softmax_of_one")) TakeSingles(*event);
     for (const auto& entry : view.rows.forms) {
       const query::TensorInfo& tensor = view.trial.tensor(entry.tensor);
       if (tensor.role == Role::kOutput && entry.row.form == Bit(Form::kShape) && order_.size() < kMaxModules)
@@ -88,6 +90,7 @@ class NoGradient final : public KeptRule {
     io("reaches", reaches_);
     io("open", open_);
     io("makers", makers_);
+    io("singles", singles_, 16);
   }
 
  private:
@@ -196,7 +199,42 @@ class NoGradient final : public KeptRule {
       Heal("all_zero", view, sink);
     }
     JudgeZero(view, zero, held, first, sink);
+    JudgeSingle(view, facts, sink);
     JudgeRecurrent(view, recurrent, sink);
+  }
+
+  void TakeSingles(const nlohmann::json& event) {
+    constexpr std::size_t kMost = 16, kLongest = 512;
+    singles_.clear();
+    for (const auto& name : ListIn(event, "layers")) {
+      if (name.is_string() && singles_.size() < kMost && name.get_ref<const std::string&>().size() < kLongest)
+        singles_.push_back(name.get<std::string>());
+    }
+  }
+
+  // Layers over whose only output a softmax is taken: it is 1 for whatever input.
+  void JudgeSingle(const StepView& view, const ModelFacts& facts, Sink& sink) {
+    std::vector<std::string> names;
+    for (const std::string& name : singles_) {
+      const ParameterFacts* parameter = facts.Find(name);
+      const auto number = parameter == nullptr ? std::nullopt : facts.OptimizerNumber(parameter->optimizer);
+      if (number && *number < optimizers_.size() && optimizers_[*number].updates >= limits_.fast)
+        names.push_back(name);
+    }
+    if (names.empty()) return Heal("softmax_of_one", view, sink);
+    Finding finding = Found(view, "softmax_of_one", names, false);
+    finding.threshold = fmt::format("a fact of the graph, {} updates (Luff)", limits_.fast);
+    finding.what =
+        fmt::format("a softmax is taken over the only output of {}: it is always 1", finding.tensor);
+    finding.why =
+        "its axis has one value, so that what the layer computes makes no difference, and its gradient is "
+        "zero";
+    finding.remedy =
+        "give softmax the axis of the places that are to be weighed (dim=1 for scores of (batch, places, "
+        "1)); for a "
+        "probability of two classes use a sigmoid, or a layer with two outputs";
+    finding.causes = {"dim=-1 over scores with a last axis of length 1", "a softmax after nn.Linear(n, 1)"};
+    sink.Report(std::move(finding));
   }
 
   // Weights that a recurrent layer multiplies its last state by have a gradient of exact zeros, and those for
@@ -436,6 +474,7 @@ class NoGradient final : public KeptRule {
   std::int64_t reached_ = -1, reaches_ = 0;
   std::map<std::string, std::string> open_;  // cause -> tensor
   LossInputMakers makers_;
+  std::vector<std::string> singles_;  // weights of layers of one output that a softmax gets
 };
 
 }  // namespace
@@ -446,8 +485,9 @@ RuleSpec Spec() {
       return InvalidArgument("'fast', 'front' and 'late' must ascend");
     return std::unique_ptr<Rule>(new NoGradient(limits));
   });
-  // 4: an optimizer of another network is told from a head that begins late; 5: a ReLU at the output
-  spec.version = 5;
+  // 4: an optimizer of another network is told from a head that begins late; 5: a ReLU at the output;
+  // 6: "softmax_of_one"
+  spec.version = 6;
   spec.aliases = {"AdapterNotTraining"};
   spec.summary = "parameters of the optimizer that get no gradient, or exact zeros";
   spec.needs = [](const Parameters&) -> std::vector<Need> {
