@@ -26,6 +26,7 @@ from luff.keras._linear_layers import linear_layers
 from luff.keras._makers import loss_inputs
 from luff.keras._masks import masked_inputs
 from luff.keras._names import Names
+from luff.keras._trainable import TrainableSets
 from luff.keras._values import ARRAYS, Values
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ class Callback(TracedStepHook, keras.callbacks.Callback):  # type: ignore[misc]
         self._document = Document()
         self._described = -1  # number of optimizers in the document
         self._traced: Identities[bool] = Identities()  # models of which it is told what their losses get
+        self._trainable = TrainableSets()
         self._trained: Any = None  # weak reference to the model that it is a call-back of
         self._training: Any = None  # weak reference to the model of the open step
         self.input = ""  # document of what loops take batches from, if it is known
@@ -149,6 +151,7 @@ class Callback(TracedStepHook, keras.callbacks.Callback):  # type: ignore[misc]
         self.values, self.loops, self._training = None, None, None
         self._document, self._described = Document(), -1
         self._traced = Identities()
+        self._trainable = TrainableSets()
         self._input_told = ""
 
     @property
@@ -212,6 +215,7 @@ class Callback(TracedStepHook, keras.callbacks.Callback):  # type: ignore[misc]
         for key, value in (logs or {}).items():
             if isinstance(value, int | float):
                 self.save_scalar(f"epoch/{key}", value)
+        self._trainable.again = True
 
     def drop_batch(self) -> None:
         """Drops a batch that turned out not to be one."""
@@ -257,7 +261,8 @@ class Callback(TracedStepHook, keras.callbacks.Callback):  # type: ignore[misc]
         if session is None or values is None or not self.steps.mode:
             return
         metrics = _numbers(logs)  # nothing else, e.g. images, is kept while a step waits
-        if batches > 1:
+        again = self._trainable.again and self.steps.mode == _TRAIN
+        if batches > 1 or again:
             self.steps.record_now()
         elif self.steps.hold(metrics):
             return
@@ -269,9 +274,14 @@ class Callback(TracedStepHook, keras.callbacks.Callback):  # type: ignore[misc]
                 session.gap(0xFFFFFFFF, _NOT_SEEN, 0, hidden)
             if len(values.optimizers) != self._described:
                 self._describe()
-            if self.steps.mode == _TRAIN and model is not None and model not in self._traced:
-                self._traced[model] = True
-                for event in (*loss_inputs(model), *linear_layers(model, self.names), *masked_inputs(model)):
+            if self.steps.mode == _TRAIN and model is not None:
+                events: list[dict[str, Any]] = []
+                if model not in self._traced:
+                    again = self._traced[model] = True
+                    events = [*loss_inputs(model), *linear_layers(model, self.names), *masked_inputs(model)]
+                if again:
+                    events += self._trainable.look(model, self.names)
+                for event in events:
                     session.event_json(json.dumps(event))
         finally:
             self.steps.end()

@@ -7,11 +7,13 @@ update.
 
 from __future__ import annotations
 
+import json
 import weakref
 from typing import TYPE_CHECKING, Any
 
 from luff._codes import GapReason, Mode
 from luff._weak import Identities
+from luff.keras._asked import Asked
 from luff.keras._tensorflow import Kept, kept_of
 from luff.keras._values import ARRAYS
 
@@ -38,6 +40,7 @@ class Loops:
         self.open = False  # whether a step of a loop is open
         self._worked = False  # whether a gradient was computed or applied in it
         self._function: Any = None  # weak reference to the compiled function of the step, if it has one
+        self._asked = Asked()
 
     def trains(self, function: Any) -> bool:
         """Whether this function contains an optimizer's update."""
@@ -84,6 +87,13 @@ class Loops:
         for variable in variables:
             if variable not in self._variables:
                 self._variables[variable] = None
+
+    def called(self, model: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+        """Notes in which mode the loop calls a model, eagerly or in the graph of a function."""
+        event = self._asked.called(model, arguments, named)
+        session = self.hook.session
+        if event is not None and session is not None:
+            session.event_json(json.dumps(event))
 
     def returned(self, function: Any) -> None:
         """Ends the step if the outermost function, which has returned, trained; otherwise drops it."""

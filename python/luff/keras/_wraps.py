@@ -185,14 +185,20 @@ def _layer(original: Method) -> Method:
             _local.root = None
         found = _in_step()
         if found is not None:
-            found[0].while_live("layer", _called, *found, self, arguments, result, outer)
+            found[0].while_live("layer", _called, *found, self, arguments, named, result, outer)
         return result
 
     return call
 
 
 def _called(
-    hook: Callback, values: Values, layer: Any, arguments: tuple[Any, ...], result: Any, outer: bool
+    hook: Callback,
+    values: Values,
+    layer: Any,
+    arguments: tuple[Any, ...],
+    named: dict[str, Any],
+    result: Any,
+    outer: bool,
 ) -> None:
     if not outer and not values.layers:
         return
@@ -200,6 +206,8 @@ def _called(
         if layer.built:
             hook.learn(layer)
         values.model_called(layer, _arrays(arguments))
+        if hook.loops is not None and hook.loops.open:
+            hook.loops.called(layer, arguments, named)
     elif values.layers:
         path = hook.names.path_of(layer, _local.root)
         if path:

@@ -24,6 +24,7 @@ constexpr std::array kPlaces = std::to_array<Place>({
     {"AccumulationScale", 0, kNone, kBoth},
     {"BatchOrder", 0, kNone, kBoth},
     {"ContrastivePairs", 0, kNone, kStands},
+    {"DeadEmbeddingRows", 0, kNone, kStands},
     {"FrozenAtInit", 0, kNone, kStands},
     {"GradientNotCleared", 0, kNone, kBoth},
     {"HighDropout", 0, kNone, kStands},
@@ -70,6 +71,8 @@ struct Exception {
   std::string_view rule, cause;
 };
 constexpr std::array kExceptions = std::to_array<Exception>({
+    {"DeadEmbeddingRows", "other_column"},
+    {"DeadEmbeddingRows", "unused"},
     {"FrozenAtInit", "loads_itself"},
     {"FrozenAtInit", "restores_worst"},
     {"NoGradient", "backward_unused"},

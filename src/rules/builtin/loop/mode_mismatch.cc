@@ -9,6 +9,7 @@
 #include "rules/facts/noisy_teacher.h"
 #include "rules/facts/phases.h"
 #include "rules/facts/sample.h"
+#include "rules/facts/unasked_training.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
 #include "rules/kit/select.h"
@@ -79,6 +80,7 @@ class ModeMismatch final : public KeptRule {
     io("dropping_told", dropping_told_);
     io("masks", masks_);
     io("teacher", teacher_);
+    io("unasked", unasked_);
   }
 
  private:
@@ -186,6 +188,9 @@ class ModeMismatch final : public KeptRule {
     phases_.OnStep(view);
     ++steps_;
     last_.Take(view.rows.info);
+    const auto unasked = unasked_.OnStep(view, limits_.from_start);
+    if (unasked_.Over()) sink.Heal("training", "", view.rows.info.mode_step);
+    if (unasked) TellUnasked(view, *unasked, sink);
     std::int64_t optimizer = -1;
     std::map<std::uint32_t, std::uint64_t> modes;  // of passes with gradients: 1 train, 2 eval, 4 neither
     const std::uint32_t worker = view.index.first_worker();
@@ -225,6 +230,29 @@ class ModeMismatch final : public KeptRule {
         model->open_train = false;
       }
     }
+  }
+
+  // Reports a loop that trains a model of Keras as it is asked, and not as it is trained.
+  void TellUnasked(const StepView& view, const UnaskedTraining::Told& told, Sink& sink) const {
+    Finding finding = FindingAt(kName, "training", view, TensorAt{format::kNoId});
+    finding.since_step = std::max<std::int64_t>(told.since, 0);
+    finding.what =
+        fmt::format("{} is trained in evaluation mode: the loop calls it without training=True", told.model);
+    finding.why = fmt::format(
+        "outside of fit Keras takes training=False where it is not given, for {} updates now:{}{}{}",
+        told.updates, told.dropout > 0 ? fmt::format(" dropout is off ({} layers)", told.dropout) : "",
+        told.dropout > 0 && told.batch_norm > 0 ? ", and" : "",
+        told.batch_norm > 0 ? fmt::format(" batch normalisation ({} layers) neither uses nor updates the "
+                                          "statistics of its batches, and so does nothing",
+                                          told.batch_norm)
+                            : "");
+    finding.remedy =
+        "call the model with training=True inside the tape, and with training=False where it is evaluated";
+    finding.causes = {"model(x) in a loop of its own, where fit would set the mode"};
+    finding.evidence = {
+        {"updates", told.updates}, {"dropout", told.dropout}, {"batch_norm", told.batch_norm}};
+    finding.threshold = fmt::format("a fact, {} updates from the start on (Luff)", limits_.from_start);
+    sink.Report(std::move(finding));
   }
 
   void JudgeTraining(const StepView& view, Model& model, std::uint32_t number, std::int64_t optimizer,
@@ -474,6 +502,7 @@ class ModeMismatch final : public KeptRule {
 
   const Limits limits_;
   NoisyTeacher teacher_;
+  UnaskedTraining unasked_;
   std::map<std::uint32_t, Model> models_;  // by number
   std::int64_t steps_ = 0;                 // TRAIN steps
   Anchor last_;
@@ -489,8 +518,9 @@ class ModeMismatch final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<ModeMismatch>(kName, kParams);
-  // 4: cause "dropout"; 5: models that are made anew; 6: three of them; 7: "teacher"; 8: dropout by hand
-  spec.version = 8;
+  // 4: cause "dropout"; 5: models that are made anew; 6: three of them; 7: "teacher"; 8: dropout by hand;
+  // 9: loops of Keras
+  spec.version = 9;
   spec.aliases = {"BatchNormStats"};
   spec.summary = "training in evaluation mode, or evaluation in training mode";
   return spec;

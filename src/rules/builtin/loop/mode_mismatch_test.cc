@@ -164,5 +164,45 @@ TEST(ModeMismatch, MasksThatAreMeant_OrOfAModelThatIsNotTrained_AreSilent) {
   EXPECT_EQ(ToldOfMasks({.passes = 1, .trained_batch = true}).size(), 1U);
 }
 
+// A loop of Keras that calls its model without `training`, from step 0 on; `other` is told at step 60.
+std::vector<Finding> Loop(const std::string& event, const std::string& trained = "net",
+                          const std::string& other = "") {
+  FakeTrial trial;
+  trial.SetDocument("model", R"({"framework": "keras", "models": [
+    {"name": "net", "parameters": [{"path": "dense.kernel", "name": "dense/weights/kernel"}]},
+    {"name": "teacher", "parameters": [{"path": "dense.kernel", "name": "teacher/dense/weights/kernel"}]}]})");
+  for (int step = 0; step < 80; ++step) {
+    trial.Step().Loss(1).Event(EventKind::kOptimizerStep, 0);
+    trial.Tensor(trained == "net" ? "gradient/dense/weights/kernel" : "gradient/teacher/dense/weights/kernel",
+                 format::Role::kGradient, {0.1});
+    if (step == 0) trial.EventJson(event);
+    if (step == 60 && !other.empty()) trial.EventJson(other);
+  }
+  return testing::FindingsOf(trial, "ModeMismatch", ParameterSet::kLuff);
+}
+
+TEST(ModeMismatch, ALoopOfKerasWithoutTraining_IsNamed) {
+  const std::string event = R"({"kind": "mode_not_asked", "model": "net", "dropout": 1, "batch_norm": 2})";
+  const auto findings = Loop(event);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "training");
+  EXPECT_EQ(findings[0].step, 31);
+  EXPECT_NE(findings[0].remedy.find("training=True"), std::string::npos);
+  EXPECT_FALSE(findings[0].healed);
+  const auto asked =
+      Loop(event, "net", R"({"kind": "mode_not_asked", "model": "net", "dropout": 0, "batch_norm": 0})");
+  ASSERT_EQ(asked.size(), 1U);
+  EXPECT_TRUE(asked[0].healed);
+}
+
+TEST(ModeMismatch, AModelOfKerasThatIsNotTrained_OrBrokenEvents_AreSilent) {
+  EXPECT_TRUE(Loop(R"({"kind": "mode_not_asked", "model": "net", "dropout": 1, "batch_norm": 0})", "teacher")
+                  .empty());
+  for (const char* broken :
+       {R"({"kind": "mode_not_asked"})", R"({"kind": "mode_not_asked", "model": 3})",
+        R"({"kind": "mode_not_asked", "model": "net", "dropout": -1, "batch_norm": "a"})"})
+    EXPECT_TRUE(Loop(broken).empty());
+}
+
 }  // namespace
 }  // namespace luff::rules::mode_mismatch_test

@@ -8,6 +8,7 @@
 #include "rules/facts/common_needs.h"
 #include "rules/facts/model_facts.h"
 #include "rules/facts/step_memo.h"
+#include "rules/facts/trainable_sets.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
 #include "rules/kit/select.h"
@@ -56,6 +57,9 @@ class ParamNotOptimized final : public KeptRule {
       names_.insert(ParameterOfGradient(tensor.name));
     }
     for (const ReachFacts& reach : ReachesOf(view.index)) Judge(view, reach, sink);
+    const auto compiled = compiled_.OnStep(view);
+    if (const auto over = compiled_.Over()) Heal(CauseOf(*over), view, sink);
+    if (compiled) TellCompiled(view, *compiled, sink);
   }
 
   void VisitFields(Fields& io) override {
@@ -67,9 +71,72 @@ class ParamNotOptimized final : public KeptRule {
     io("inputs", inputs_, kMaxInputs);
     io("loads", loads_, kMaxLoads);
     io("open", open_);
+    io("compiled", compiled_);
   }
 
  private:
+  static const char* CauseOf(TrainableSets::Fault fault) noexcept {
+    switch (fault) {
+      case TrainableSets::Fault::kUnfrozen: return "unfrozen_late";
+      case TrainableSets::Fault::kFrozen: return "frozen_late";
+      default: return "nothing_trainable";
+    }
+  }
+
+  // Reports what Keras compiled to be trained where that is nothing, or no longer what is trainable.
+  void TellCompiled(const StepView& view, const TrainableSets::Told& told, Sink& sink) {
+    const char* cause = CauseOf(told.fault);
+    Finding finding = FindingAt(kName, cause, view, TensorAt{format::kNoId});
+    finding.tensor =
+        open_.try_emplace(cause, told.names.empty() ? told.model : *told.names.begin()).first->second;
+    for (const std::string& name : told.names) {
+      if (name != finding.tensor) finding.other_tensors.push_back(name);
+    }
+    finding.since_step = std::max<std::int64_t>(told.since, 0);
+    const std::string parameters = fmt::format("{} parameter{}", told.count, told.count == 1 ? "" : "s");
+    if (told.fault == TrainableSets::Fault::kNothing) {
+      finding.severity = Severity::kStop;
+      finding.what =
+          fmt::format("nothing of {} is trained: all of its {} are frozen", told.model, parameters);
+      finding.why = fmt::format(
+          "trainable was False for all layers when the first batch came (Keras compiles the step then, and "
+          "not in "
+          "compile()); {} steps of the training passed without an update",
+          told.steps);
+      finding.remedy =
+          "set trainable = True for the layers that shall learn before the first fit or train_on_batch, and "
+          "call "
+          "compile() after each change of it; a discriminator is frozen for the generator's turn only, and "
+          "unfrozen "
+          "before its own first batch";
+      finding.causes = {"trainable = False for the whole model, and not for its base only",
+                        "a model that was frozen after compile() and before its first batch"};
+    } else if (told.fault == TrainableSets::Fault::kUnfrozen) {
+      finding.what = fmt::format("{} of {} became trainable and {} not trained", parameters, told.model,
+                                 told.count == 1 ? "is" : "are");
+      finding.why = fmt::format(
+          "trainable was set after the step of fit had been compiled, which trains what was trainable then: "
+          "in {} "
+          "updates since, none of them got a gradient",
+          told.steps);
+      finding.remedy = "call compile() again after trainable was changed, then fit";
+      finding.causes = {"layers that are unfrozen for fine-tuning without compile()"};
+    } else {
+      finding.what = fmt::format("{} of {} {} frozen and still trained", parameters, told.model,
+                                 told.count == 1 ? "is" : "are");
+      finding.why = fmt::format(
+          "trainable was set to False after the step of fit had been compiled, which trains what was "
+          "trainable "
+          "then: {} updates since used gradients of theirs",
+          told.steps);
+      finding.remedy = "call compile() again after trainable was changed, then fit";
+      finding.causes = {"layers that are frozen between two calls of fit without compile()"};
+    }
+    finding.evidence = {{"parameters", told.count}, {"steps", told.steps}};
+    finding.threshold = fmt::format("a fact of {} steps (Luff)", TrainableSets::kSteps);
+    sink.Report(std::move(finding));
+  }
+
   struct Load {
     std::string model;  // type
     std::int64_t matched = 0;
@@ -274,6 +341,7 @@ class ParamNotOptimized final : public KeptRule {
   std::set<Shape> leaves_, inputs_, made_;
   std::vector<Load> loads_;
   std::map<std::string, std::string> open_;  // cause -> tensor
+  TrainableSets compiled_;
 };
 
 }  // namespace
@@ -281,8 +349,9 @@ class ParamNotOptimized final : public KeptRule {
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<ParamNotOptimized>(kName, kParams);
   spec.aliases = {"UnregisteredParameter", "OptimizerDetached"};
-  spec.version = 2;  // "made_in_forward"
-  spec.summary = "parameters that get gradients and belong to no optimizer";
+  spec.version = 2;  // 2: "made_in_forward"; what Keras compiled
+  spec.summary =
+      "parameters that get gradients and belong to no optimizer, or that a compiled step leaves out";
   spec.needs = [](const Parameters&) { return std::vector<Need>{SampleNeeds().front()}; };
   return spec;
 }

@@ -5,6 +5,7 @@
 
 #include "base/format.h"
 #include "rules/facts/common_needs.h"
+#include "rules/facts/cut_ids.h"
 #include "rules/facts/table_columns.h"
 #include "rules/facts/token_stats.h"
 #include "rules/kit/kept_rule.h"
@@ -34,6 +35,7 @@ class DeadEmbeddingRows final : public KeptRule {
 
   void OnStep(const StepView& view, Sink& sink) override {
     if (view.rows.info.mode != query::Mode::kTrain) return;
+    if (const auto cut = cut_.OnStep(view)) TellCut(view, *cut, sink);
     const std::vector<Tables::Batch> batches = tables_.OnStep(view, 1);
     columns_.Add(view, batches);
     if (!batches.empty()) OtherColumn(view, sink);
@@ -49,9 +51,34 @@ class DeadEmbeddingRows final : public KeptRule {
     io("told", told_);
     io("tables", tables_);
     io("columns", columns_);
+    io("cut", cut_);
   }
 
  private:
+  // Reports a table that is asked for numbers between the ids.
+  static void TellCut(const StepView& view, const CutIds::Cut& cut, Sink& sink) {
+    Finding finding = FindingAt(kName, "cut_ids", view, *cut.entry);
+    finding.severity = cut.ids == 1 ? Severity::kStop : Severity::kWarn;
+    finding.since_step = 0;
+    finding.what =
+        fmt::format("an embedding gets numbers that are no ids: {:.3g} % of {} are no whole numbers",
+                    100 * cut.share, finding.tensor);
+    finding.why = fmt::format(
+        "Keras cuts off what is behind the point, so that {} or more different numbers become {}: the model "
+        "does not see what distinguishes them",
+        cut.numbers,
+        cut.ids == 1 ? fmt::format("the one id {:g}", cut.first) : fmt::format("{} ids", cut.ids));
+    finding.remedy =
+        "give the embedding whole ids, as a tokenizer makes them, and do not scale them; numbers go into a "
+        "dense "
+        "layer, without an embedding";
+    finding.causes = {"ids that were scaled like features (divided, standardised, MinMaxScaler)",
+                      "a column of numbers in front of an embedding"};
+    finding.evidence = {{"share", cut.share}, {"numbers", cut.numbers}, {"ids", cut.ids}};
+    finding.threshold = "a fifth of the numbers, in 3 captured batches in a row (Luff)";
+    sink.Report(std::move(finding));
+  }
+
   // Reports a table that is asked for the ids of another one, whose own column nobody reads.
   void OtherColumn(const StepView& view, Sink& sink) {
     const std::optional<TableColumns::Wrong> wrong = columns_.Find(limits_.tokens_per_row);
@@ -110,15 +137,18 @@ class DeadEmbeddingRows final : public KeptRule {
   std::set<std::string> told_;
   Tables tables_;
   TableColumns columns_;
+  CutIds cut_;
 };
 
 }  // namespace
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<DeadEmbeddingRows>(kName, kParams);
-  spec.version = 2;  // 2: "other_column"
+  spec.version = 3;  // 2: "other_column"; 3: "cut_ids"
   spec.summary =
-      "an embedding table whose rows are hardly used: one id takes their place, or other ids are looked up";
+      "an embedding table whose rows are hardly used: one id takes their place, or other ids are looked up, "
+      "or "
+      "numbers that are none";
   spec.needs = [](const Parameters&) {
     std::vector<Need> needs = SampleNeeds();
     needs.push_back(TableNeed());

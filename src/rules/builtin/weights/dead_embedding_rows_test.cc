@@ -60,6 +60,36 @@ TEST(DeadEmbeddingRows, WholeVocabulary_SmallCorpus_AndPadding_AreSilent) {
           .empty());
 }
 
+// What a table of Keras gets, as it stands before the cast to integers.
+std::vector<Finding> OfNumbers(const std::function<double(int)>& number) {
+  FakeTrial trial;
+  trial.Define("embedding/inputs", Role::kInput, "Embedding");
+  for (int step = 0; step < 6; ++step) {
+    std::vector<double> values;
+    for (int i = 0; i < 32 * 10; ++i) values.push_back(number(i + step));
+    trial.Step().Loss(1).Sample("embedding/inputs", {32, 10}, values);
+  }
+  return testing::FindingsOf(trial, "DeadEmbeddingRows", ParameterSet::kLuff);
+}
+
+TEST(DeadEmbeddingRows, NumbersThatAreNoIds_AreNamed) {
+  const auto scaled = OfNumbers([](int i) { return i % 200 / 200.0; });
+  ASSERT_EQ(scaled.size(), 1U);
+  EXPECT_EQ(scaled[0].cause, "cut_ids");
+  EXPECT_EQ(scaled[0].severity, Severity::kStop);  // all become 0
+  EXPECT_EQ(scaled[0].step, 2);
+  EXPECT_EQ(scaled[0].tensor, "embedding/inputs");
+  const auto standardised = OfNumbers([](int i) { return (i % 200 - 100) / 40.0; });
+  ASSERT_EQ(standardised.size(), 1U);
+  EXPECT_EQ(standardised[0].severity, Severity::kWarn);
+}
+
+TEST(DeadEmbeddingRows, WholeNumbersAsFloats_AreSilent) {
+  EXPECT_TRUE(OfNumbers([](int i) { return i % 200; }).empty());
+  EXPECT_TRUE(OfNumbers([](int i) { return i % 200 + 1e-6; }).empty());
+  EXPECT_TRUE(OfNumbers([](int i) { return i % 10 == 0 ? 0.5 : i % 200; }).empty());
+}
+
 struct Columns {
   std::vector<int> sizes = {12, 30};   // of the columns
   std::vector<int> tables = {12, 30};  // rows

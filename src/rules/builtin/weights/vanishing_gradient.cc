@@ -8,6 +8,7 @@
 #include "base/format.h"
 #include "rules/facts/loss_tracker.h"
 #include "rules/facts/model_facts.h"
+#include "rules/facts/step_memo.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
 #include "rules/kit/select.h"
@@ -75,6 +76,15 @@ constexpr double kStill = 1e-5;   // of a weight's norm per update
 constexpr int kBlock = 16;        // updates whose shares of the largest gradient are averaged
 constexpr double kRising = 0.05;  // growth of that mean from one block to the next, at least
 
+// Sigmoids between the layers: their slope is 1/4 at most, whatever they get, so a fall by `kBounded` through
+// three of them or more is their doing, and no optimizer mends what the layers in front are told. It is
+// reported where the loss stands still as well.
+constexpr double kBounded = 1e-2;            // of the last layer's gradient arrives at the first, at most
+constexpr double kPassed = 0.35;             // of its gradient a layer passes on, at most
+constexpr std::int64_t kSigmoids = 3;        // between layers
+constexpr std::int64_t kBoundedLayers = 4;   // with weights
+constexpr std::int64_t kStandingStill = 96;  // updates during which the loss has not fallen by 3 %
+
 bool IsLayer(const std::string& type) {
   const ModuleKind kind = KindOfModule(type);
   return kind == ModuleKind::kLinear || kind == ModuleKind::kConvolution;
@@ -102,7 +112,7 @@ class Luff final : public KeptRule {
     }
     if (seen.size() < 2 || !(largest > 0)) return;
     ++updates_;
-    if (FromTheStart(view, seen, worker, sink)) return;
+    if (FromTheStart(view, seen, worker, sink) || ThroughSigmoids(view, sink)) return;
     const Seen* smallest = nullptr;
     std::vector<std::string> others;
     for (const Seen& one : seen) {
@@ -166,6 +176,7 @@ class Luff final : public KeptRule {
     io("falling", falling_);
     io("said", said_);
     io("first_layer_moved", first_layer_moved_);
+    io("bounded", bounded_);
   }
 
  private:
@@ -218,7 +229,8 @@ class Luff final : public KeptRule {
   // Returns true once this has been reported, so that it is not reported again under the other cause.
   bool FromTheStart(const StepView& view, const std::vector<Seen>& seen, std::uint32_t worker, Sink& sink) {
     if (said_) return true;
-    if (updates_ > limits_.first || falling_ + 1 < updates_) return false;
+    if (updates_ > limits_.first || (falling_ + 1 < updates_ && bounded_.updates + 1 < updates_))
+      return false;
     // Layers in the order of the model, which is the order of tensor ids.
     std::vector<std::pair<query::TensorId, double>> line;
     for (const Seen& one : seen) {
@@ -227,7 +239,7 @@ class Luff final : public KeptRule {
     }
     std::sort(line.begin(), line.end());
     const double n = static_cast<double>(line.size());
-    if (n < static_cast<double>(limits_.layers)) return false;
+    if (n < static_cast<double>(std::min(limits_.layers, kBoundedLayers))) return false;
     double sum_y = 0;
     for (const auto& [tensor, y] : line) sum_y += y;
     const double mean_x = (n - 1) / 2;
@@ -246,6 +258,15 @@ class Luff final : public KeptRule {
     const double correlation = xy / std::sqrt(xx * yy);
     const double ratio = std::exp(-xy / xx * (n - 1));
     const query::TensorInfo& first = view.trial.tensor(line.front().first);
+    const double passed = std::exp(-xy / xx);
+    if (correlation >= limits_.straight && ratio < kBounded && passed < kPassed) {
+      ++bounded_.updates;
+      bounded_.layers = static_cast<std::int64_t>(line.size());
+      bounded_.ratio = ratio;
+      bounded_.passed = passed;
+      bounded_.tensor = first.name;
+    }
+    if (n < static_cast<double>(limits_.layers) || falling_ + 1 < updates_) return false;
     const std::string weight = ParameterOfGradient(first.name);
     for (const WeightChange& change : view.index.weight_changes()) {
       if (change.worker == worker && change.name == weight && change.previous_sum_sq > 0)
@@ -290,8 +311,75 @@ class Luff final : public KeptRule {
     return true;
   }
 
+  // What the first updates showed of gradients that fall from layer to layer, by less than `ratio` asks for.
+  struct Bounded {
+    std::int64_t updates = 0, layers = 0;
+    double ratio = 1, passed = 1;
+    std::string tensor;
+    void VisitFields(Fields& io) {
+      io("updates", updates);
+      io("layers", layers);
+      io("ratio", ratio);
+      io("passed", passed);
+      io("tensor", tensor);
+    }
+  };
+
+  // Sigmoids of a model that layers with weights follow; of several models the most.
+  static std::int64_t SigmoidsBetween(const ModelFacts& facts) {
+    std::int64_t most = 0;
+    std::map<std::string, std::int64_t> behind;  // by model: those that no layer follows so far
+    std::map<std::string, std::int64_t> between;
+    for (const ModuleFacts& module : facts.modules()) {
+      if (module.type == "Sigmoid" || module.type == "Hardsigmoid") ++behind[module.model];
+      if (!IsLayer(module.type)) continue;
+      between[module.model] += behind[module.model];
+      behind[module.model] = 0;
+      most = std::max(most, between[module.model]);
+    }
+    return most;
+  }
+
+  // Returns true once this has been reported.
+  bool ThroughSigmoids(const StepView& view, Sink& sink) {
+    if (bounded_.updates < limits_.first || updates_ < kStandingStill) return false;
+    if (updates_ > kStandingStill || !open_.empty()) return bounded_.layers < 0;  // judged once
+    if (!tracker_.EnoughEvidence(kStandingStill) || tracker_.AnyImprovedSinceSettled(0.03)) return false;
+    const std::int64_t sigmoids = SigmoidsBetween(view.memo.Facts(view));
+    if (sigmoids < kSigmoids || bounded_.layers < kBoundedLayers) return false;
+    Finding finding = FindingAt(kName, "sigmoids", view, TensorAt{format::kNoId});
+    finding.tensor = bounded_.tensor;
+    finding.since_step = 0;
+    finding.what = fmt::format(
+        "the gradient vanishes on its way back through {} sigmoids: each layer passes on {:.0f} % of what it "
+        "gets, and {:.1g} of it arrives at the first",
+        sigmoids, 100 * bounded_.passed, bounded_.ratio);
+    finding.why = fmt::format(
+        "the slope of a sigmoid is 1/4 at most, so it is so from the start on; in the first {} updates the "
+        "loss "
+        "has not fallen: outputs hardly depend on the input, and what the first layers are told is next to "
+        "nothing",
+        kStandingStill);
+    finding.remedy =
+        "replace the sigmoids between the layers by ReLU-like activations, or add normalisation or residual "
+        "connections; a sigmoid belongs behind the last layer only";
+    finding.causes = {"sigmoids in a deep net"};
+    finding.evidence = {{"ratio", bounded_.ratio},
+                        {"per_layer", bounded_.passed},
+                        {"layers", bounded_.layers},
+                        {"sigmoids", sigmoids}};
+    finding.threshold = fmt::format(
+        "{} sigmoids between layers, a straight line (correlation {:g}) that falls below {:g} in each of the "
+        "first {} updates, and no fall of the loss by 3 % in {} updates (Luff)",
+        kSigmoids, limits_.straight, kBounded, limits_.first, kStandingStill);
+    sink.Report(std::move(finding));
+    bounded_.layers = -1;
+    return true;
+  }
+
   const Limits limits_;
   LossTracker tracker_;
+  Bounded bounded_;
   std::map<std::string, History> histories_;
   std::int64_t updates_ = 0;
   std::string open_;
@@ -304,7 +392,8 @@ class Luff final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<Luff, Original>(kName, kParams);  // gradients and losses are always captured
-  spec.version = 4;                                        // 3: gradients that grow wait; 4: states of zeros
+  // 3: gradients that grow wait; 4: states of zeros; 5: "sigmoids"
+  spec.version = 5;
   spec.summary =
       "gradients of some layers are next to nothing beside those of others, and the loss does not fall";
   return spec;

@@ -1,4 +1,6 @@
 #include <cmath>
+#include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -37,6 +39,47 @@ TEST(VanishingGradient, FewLayers_AMildFall_OrWeightsThatMove_AreSilentAtTheStar
   EXPECT_TRUE(FindingsOf(Deep(4, 0.01, 1e-8), "VanishingGradient", ParameterSet::kLuff).empty());
   EXPECT_TRUE(FindingsOf(Deep(10, 0.5, 1e-8), "VanishingGradient", ParameterSet::kLuff).empty());
   EXPECT_TRUE(FindingsOf(Deep(10, 0.3, 1e-3), "VanishingGradient", ParameterSet::kLuff).empty());
+}
+
+// Layers with an activation behind each, under an optimizer that moves all of them; the loss falls by `fall`.
+std::vector<Finding> Through(const std::string& activation, int layers, double factor, double fall) {
+  FakeTrial trial;
+  std::string modules;
+  for (int layer = 0; layer < layers; ++layer) {
+    const std::string name = "dense_" + std::to_string(layer);
+    modules += (layer == 0 ? "" : ", ") + std::string(R"({"path": ")") + name + R"(", "type": "Linear"})";
+    const std::string type = layer + 1 < layers ? activation : "Softmax";
+    modules += R"(, {"path": ")" + name + "." + type + R"(", "type": ")" + type + R"("})";
+  }
+  trial.SetDocument("model",
+                    R"({"framework": "keras", "models": [{"name": "net", "modules": [)" + modules + "]}]}");
+  for (int step = 0; step < 130; ++step) {
+    trial.Step().Loss(2.3 * (1 - fall * step / 96) + 0.01 * (step % 3));
+    for (int layer = 0; layer < layers; ++layer) {
+      const std::string name = "dense_" + std::to_string(layer) + "/weights/kernel";
+      trial.Define("gradient/" + name, Role::kGradient, "Linear");
+      trial.Tensor("gradient/" + name, Role::kGradient, {0.02 * std::pow(factor, layers - 1 - layer)});
+      if (step > 0) trial.Difference(name, 1e-2, 1e-2, 1, 1);
+    }
+  }
+  return FindingsOf(trial, "VanishingGradient", ParameterSet::kLuff);
+}
+
+TEST(VanishingGradient, SigmoidsInARow_WhileTheLossStandsStill_AreNamed) {
+  const auto findings = Through("Sigmoid", 6, 0.2, 0);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "sigmoids");
+  EXPECT_EQ(findings[0].severity, Severity::kWarn);
+  EXPECT_EQ(findings[0].step, 95);
+  EXPECT_EQ(findings[0].tensor, "dense_0/weights/kernel");
+  EXPECT_NE(findings[0].what.find("5 sigmoids"), std::string::npos);
+}
+
+TEST(VanishingGradient, SigmoidsThatLearn_Few_OrOtherActivations_AreSilent) {
+  EXPECT_TRUE(Through("Sigmoid", 6, 0.2, 0.2).empty());
+  EXPECT_TRUE(Through("Sigmoid", 3, 0.05, 0).empty());
+  EXPECT_TRUE(Through("Sigmoid", 6, 0.6, 0).empty());
+  EXPECT_TRUE(Through("ReLU", 6, 0.2, 0).empty());
 }
 
 // The loss stands still, and so does the share that reaches the first of two layers, or it grows.

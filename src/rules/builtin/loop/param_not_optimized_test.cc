@@ -1,0 +1,92 @@
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "rules/testing/recorder.h"
+
+namespace luff::rules::param_not_optimized_test {
+namespace {
+
+using format::EventKind;
+using format::Role;
+using testing::FakeTrial;
+
+// A model of Keras with two layers, and what its compiled step updates.
+struct Story {
+  std::vector<std::string> updated = {"head"};  // from step 40 on; before, both layers
+  std::vector<std::string> events;              // at step 40
+  bool first_event = false;                     // they come at step 0
+  std::string late;                             // an event at step 70
+};
+
+std::vector<Finding> Told(const Story& story) {
+  FakeTrial trial;
+  trial.SetDocument("model",
+                    R"({"framework": "keras", "models": [{"name": "net", "type": "Sequential", "parameters": [
+    {"path": "body.kernel", "name": "body/weights/kernel"}, {"path": "head.kernel", "name": "head/weights/kernel"}]}]})");
+  for (int step = 0; step < 90; ++step) {
+    trial.Step().Loss(1);
+    trial.Sample("sample/net_input_0", {2, 2}, {0.1, 0.2, 0.3, 0.1 * step});
+    const auto updated =
+        step >= 40 || story.first_event ? story.updated : std::vector<std::string>{"body", "head"};
+    if (!updated.empty()) trial.Event(EventKind::kOptimizerStep, 0);
+    for (const std::string& layer : updated)
+      trial.Tensor("gradient/" + layer + "/weights/kernel", Role::kGradient, {0.1});
+    if (step == (story.first_event ? 0 : 40)) {
+      for (const std::string& event : story.events) trial.EventJson(event);
+    }
+    if (step == 70 && !story.late.empty()) trial.EventJson(story.late);
+  }
+  return testing::FindingsOf(trial, "ParamNotOptimized", ParameterSet::kLuff);
+}
+
+std::string Event(int trainable, int frozen, const std::string& added, const std::string& removed) {
+  return R"({"kind": "trainable_set", "model": "net", "trainable": )" + std::to_string(trainable) +
+         R"(, "frozen": )" + std::to_string(frozen) + R"(, "added": [)" + added + R"(], "removed": [)" +
+         removed + "]}";
+}
+const std::string kBody = R"("body/weights/kernel")";
+
+TEST(ParamNotOptimized, AModelOfKerasThatIsFrozenAsAWhole_Stops) {
+  const auto findings = Told({.updated = {}, .events = {Event(0, 2, "", "")}, .first_event = true});
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "nothing_trainable");
+  EXPECT_EQ(findings[0].severity, Severity::kStop);
+  EXPECT_EQ(findings[0].step, 15);
+  // Updates by a step of its own, and a model without parameters.
+  EXPECT_TRUE(Told({.events = {Event(0, 2, "", "")}, .first_event = true}).empty());
+  EXPECT_TRUE(Told({.updated = {}, .events = {Event(0, 0, "", "")}, .first_event = true}).empty());
+}
+
+TEST(ParamNotOptimized, LayersThatAreUnfrozenWithoutCompile_AreNamed_UntilTheyAreTrained) {
+  const auto findings = Told({.events = {Event(2, 0, kBody, "")}});
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "unfrozen_late");
+  EXPECT_EQ(findings[0].tensor, "body/weights/kernel");
+  EXPECT_EQ(findings[0].step, 55);
+  EXPECT_FALSE(findings[0].healed);
+  EXPECT_TRUE(Told({.events = {Event(2, 0, kBody, "")}, .late = Event(2, 0, "", "")}).at(0).healed);
+  EXPECT_TRUE(Told({.updated = {"body", "head"}, .events = {Event(2, 0, kBody, "")}}).empty());
+}
+
+TEST(ParamNotOptimized, LayersThatAreFrozenWithoutCompile_AreNamed_IfTheyAreTrained) {
+  const auto findings = Told({.updated = {"body", "head"}, .events = {Event(1, 1, "", kBody)}});
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "frozen_late");
+  EXPECT_TRUE(Told({.events = {Event(1, 1, "", kBody)}}).empty());  // the step was compiled again
+  // All of it: a discriminator that is frozen for the generator's turn trains by the step that was compiled
+  // before.
+  EXPECT_TRUE(Told({.updated = {"body", "head"}, .events = {Event(0, 2, "", kBody)}}).empty());
+}
+
+TEST(ParamNotOptimized, BrokenEvents_AreSilent) {
+  for (
+      const char* broken :
+      {R"({"kind": "trainable_set"})", R"({"kind": "trainable_set", "model": 1, "frozen": 2})",
+       R"({"kind": "trainable_set", "model": "net", "trainable": -3, "frozen": "a", "added": 3, "removed": [1]})"})
+    EXPECT_TRUE(Told({.updated = {}, .events = {broken}, .first_event = true}).empty());
+}
+
+}  // namespace
+}  // namespace luff::rules::param_not_optimized_test
