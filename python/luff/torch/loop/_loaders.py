@@ -48,7 +48,7 @@ def asked_by_script(frame: FrameType) -> bool:
     instructions, at = code.co_code, frame.f_lasti
     while at > 0 and dis.opname[instructions[at]] == "CACHE":  # of a call of a Python function
         at -= 2
-    return dis.opname[instructions[at]].startswith("CALL")
+    return "CALL" in dis.opname[instructions[at]]  # of Python 3.11 PRECALL, too, once the code is warm
 
 
 def _epoch(loader: Any) -> int | None:

@@ -27,6 +27,9 @@ constexpr std::array<std::string_view, 30> kLossNames = {
     "log_loss", "squared_error", "absolute_error", "exponential"};
 constexpr std::array<std::string_view, 3> kTrainingNames = {"train", "training", "dtrain"};
 
+// LightGBM's losses of numbers, which an objective of the user's own leaves as they are.
+constexpr std::array<std::string_view, 5> kOfNumbers = {"l1", "l2", "rmse", "mape", "quantile"};
+
 bool IsLoss(std::string_view metric) {
   return std::find(kLossNames.begin(), kLossNames.end(), metric) != kLossNames.end() ||
          metric.starts_with("tweedie-nloglik");
@@ -64,6 +67,29 @@ BoostedTraining BoostedTrainings::TrainingOf(const query::Trial& trial, const st
   }
   known_[prefix] = found;
   return found;
+}
+
+bool OwnObjectives::Hold(const query::Trial& trial, const std::string& prefix, std::int64_t step) {
+  const std::string document = trial.Document("boosting");
+  if (document.size() != read_) {
+    read_ = document.size();
+    parts_.clear();
+    const Json json = TryParseJson(document);
+    const auto trainings = json.is_object() ? json.find("trainings") : json.end();
+    if (trainings != json.end() && trainings->is_array()) {
+      for (const Json& training : *trainings) {
+        if (!training.is_object() || parts_.size() >= BoostedTrainings::kMost) continue;
+        const auto parameters = training.find("parameters");
+        const bool own = parameters != training.end() && parameters->is_object() &&
+                         TextMember(*parameters, "objective") == "custom";
+        parts_.push_back({TextMember(training, "prefix"), WholeMember(training, "first_step", 0), own});
+      }
+    }
+  }
+  bool own = false;
+  for (const Part& part : parts_)
+    if (part.prefix == prefix && part.first_step <= step) own = part.own;  // the newest that has begun
+  return own;
 }
 
 std::optional<BoostedLoss> BoostedLossOf(const query::TensorInfo& tensor) {
@@ -139,7 +165,10 @@ std::vector<const BoostedCurves::Entry*> BoostedCurves::OnStep(const query::Tria
   std::optional<std::uint32_t> worker;
   for (const auto& scalar : rows.scalars) {
     if (scalar.tensor < known_.size() && known_[scalar.tensor] == 0) continue;
-    if (EntryOf(trial, scalar.tensor) == nullptr) continue;
+    const Entry* entry = EntryOf(trial, scalar.tensor);
+    if (entry == nullptr || (std::ranges::find(kOfNumbers, entry->loss.metric) == kOfNumbers.end() &&
+                             own_.Hold(trial, entry->loss.prefix, rows.info.mode_step)))
+      continue;
     if (!worker) worker = scalar.worker;  // all ranks record the same evaluation
     if (scalar.worker == *worker) values.emplace_back(scalar.tensor, scalar.value);
   }

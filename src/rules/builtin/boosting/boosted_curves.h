@@ -31,6 +31,22 @@ class BoostedTrainings {
   std::map<std::string, BoostedTraining> known_;
 };
 
+/// The rounds of LightGBM's trainings with an objective of the user's own. Its metrics of probabilities and
+/// rates then get raw scores: their values mean nothing, and are no part of the curve of earlier rounds.
+class OwnObjectives {
+ public:
+  [[nodiscard]] bool Hold(const query::Trial& trial, const std::string& prefix, std::int64_t step);
+
+ private:
+  struct Part {
+    std::string prefix;
+    std::int64_t first_step;
+    bool own;
+  };
+  std::size_t read_ = 0;  // length of the document "boosting" when it was read
+  std::vector<Part> parts_;
+};
+
 /// A metric of an evaluation set, named "PREFIXset-metric". Only built-in losses of the libraries that fall
 /// smoothly.
 struct BoostedLoss {
@@ -100,6 +116,7 @@ class BoostedCurves {
   std::vector<Entry> entries_;
   std::map<std::string, BoostedCurve> loaded_;  // from a checkpoint, by name, until their tensors appear
   std::vector<signed char> known_;              // by tensor id: 1 a loss, 0 none, -1 not looked at
+  OwnObjectives own_;
 };
 
 }  // namespace luff::rules

@@ -75,6 +75,26 @@ TEST(BoostedOverfit, RisingEvaluationOverFallingTraining) {
   EXPECT_EQ(findings[0].since_step, 4);
 }
 
+// LightGBM goes on with an objective of the user's own: its `binary_logloss` gets raw scores from then on.
+TEST(BoostedOvertraining, MetricsOfProbabilitiesUnderAnObjectiveOfTheUsersOwn_AreNotJudged) {
+  const auto told = [](const std::string& metric, const std::string& objective) {
+    FakeTrial trial;
+    trial.SetDocument("boosting", R"({"trainings": [
+      {"prefix": "", "first_step": 0, "parameters": {"objective": "binary"}},
+      {"prefix": "", "first_step": 40, "parameters": {"objective": ")" +
+                                      objective + R"("}}]})");
+    for (int round = 0; round < 80; ++round) {
+      trial.Step();
+      trial.Define("valid_0-" + metric, format::Role::kScalar, "evaluation");
+      trial.Scalar("valid_0-" + metric, format::Role::kScalar, round < 40 ? Falling(round) + 0.5 : 5.6);
+    }
+    return Findings(trial, "Overtraining").size();
+  };
+  EXPECT_EQ(told("binary_logloss", "custom"), 0U);
+  EXPECT_EQ(told("binary_logloss", "binary"), 1U);
+  EXPECT_EQ(told("l2", "custom"), 1U);
+}
+
 TEST(BoostedOverfit, NothingThatHoldsElsewhere) {
   const auto findings =
       Findings(Story(40, Falling, [](int round) { return 0.66 + 0.0005 * round; }), "Overfit");
