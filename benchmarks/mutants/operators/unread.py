@@ -90,7 +90,11 @@ def freezes_a_flag_of_the_module(source: Source) -> bool:
                 changed = True
     for loop in [n for n in ast.walk(source.tree) if isinstance(n, ast.For)]:
         text = ast.unparse(loop.iter)
-        if not text.endswith(".parameters()") or len(loop.body) != 1 or not isinstance(loop.body[0], ast.Assign):
+        if (
+            not text.endswith(".parameters()")
+            or len(loop.body) != 1
+            or not isinstance(loop.body[0], ast.Assign)
+        ):
             continue
         if ast.unparse(loop.body[0]) == f"{ast.unparse(loop.target)}.requires_grad = False":
             source.replace(loop.iter, f"[{text.removesuffix('.parameters()')}]")

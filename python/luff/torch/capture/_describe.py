@@ -89,7 +89,9 @@ def _misspelt(parameter: Any) -> str:
 def has_moved(optimizer: Any) -> bool:
     """Whether a scheduler has changed a rate of its optimizer."""
     pairs = [(group.get("lr"), group.get("initial_lr")) for group in getattr(optimizer, "param_groups", ())]
-    return any(isinstance(now, float | int) and isinstance(was, float | int) and now != was for now, was in pairs)
+    return any(
+        isinstance(now, float | int) and isinstance(was, float | int) and now != was for now, was in pairs
+    )
 
 
 def _scheduler(scheduler: Any, numbers: Mapping[int, int]) -> dict[str, Any]:

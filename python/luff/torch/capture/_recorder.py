@@ -61,7 +61,9 @@ class Recorder:
         self.names = names
         self.optimizers: dict[int, OptimizerRecord] = {}  # id(optimizer) -> record
         self.schedulers: list[Any] = []
-        self._moved: set[int] = set()  # ids of schedulers that move the rates of an optimizer without an update
+        self._moved: set[int] = (
+            set()
+        )  # ids of schedulers that move the rates of an optimizer without an update
         self.losses: dict[str, dict[str, Any]] = {}
         self._numbers = 0
         self._optimizer_names: dict[str, int] = {}
@@ -105,7 +107,7 @@ class Recorder:
         return [(record, optimizer) for record, optimizer in pairs if optimizer is not None]
 
     def scheduler(self, scheduler: Any) -> None:
-        """Adds a scheduler to the document, and whether it has moved the rates of an optimizer that makes no updates."""
+        """Adds a scheduler to the document, and whether it has moved rates of an optimizer without updates."""
         new = len(self.schedulers) < _MAX_SCHEDULERS and all(
             known() is not scheduler for known in self.schedulers
         )

@@ -217,7 +217,7 @@ class Answers:
         compares.on = any(scores.head.kind not in _ERRORS for scores in self._scores)
 
     def _heads_of_a_copy(self, module: Any) -> dict[int, _Head]:
-        """Returns the outputs of the model that is trained, if `module` has all of its shapes: a copy, or an average."""
+        """Returns the outputs of the model that is trained, if `module` has its shapes: a copy, or an average."""
         trained = None if self._trained is None else self._trained[0]()
         if trained is None or trained is module or (heads := self._heads.get(trained)) is None:
             return {}

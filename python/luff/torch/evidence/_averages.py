@@ -84,7 +84,11 @@ class Averages(WaitingEvents):
             return
         own = {id(p) for p in model.parameters()}
         for other, name in names.models():
-            if other is model or shapes_of(other) != seen.shapes or any(id(p) in own for p in other.parameters()):
+            if (
+                other is model
+                or shapes_of(other) != seen.shapes
+                or any(id(p) in own for p in other.parameters())
+            ):
                 continue
             there = _values_of(other)
             if there is None or len(there) != len(now):
