@@ -67,15 +67,18 @@ def _as_it_is(output: NDArray[Any]) -> NDArray[Any]:
 def _log_softmax(output: NDArray[Any]) -> NDArray[Any]:
     output = output.astype(np.float32)
     output = output - output.max(axis=-1, keepdims=True)
-    return output - np.log(np.exp(output).sum(axis=-1, keepdims=True))
+    logs: NDArray[Any] = output - np.log(np.exp(output).sum(axis=-1, keepdims=True))
+    return logs
 
 
 def _log(output: NDArray[Any]) -> NDArray[Any]:
-    return np.log(np.maximum(output, 1e-38)).astype(np.float32)
+    logs: NDArray[Any] = np.log(np.maximum(output, 1e-38)).astype(np.float32)
+    return logs
 
 
 def _sigmoid(output: NDArray[Any]) -> NDArray[Any]:
-    return (1.0 / (1.0 + np.exp(-output.astype(np.float32)))).astype(np.float32)
+    shares: NDArray[Any] = (1.0 / (1.0 + np.exp(-output.astype(np.float32)))).astype(np.float32)
+    return shares
 
 
 _LINKS: tuple[Link, ...] = (_as_it_is, _log_softmax, _log, _sigmoid)

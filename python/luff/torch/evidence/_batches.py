@@ -127,8 +127,10 @@ class Batches:
         if not place.believed or place.index >= len(self._tensors):
             return None
         tensor = self._tensors[place.index]()
-        numbers = None if tensor is None else _first_numbers(tensor)
-        if numbers is None or not numbers.size or tensor.shape[0] != rows:
+        if tensor is None or not tensor.shape or tensor.shape[0] != rows:
+            return None
+        numbers = _first_numbers(tensor)
+        if numbers is None or not numbers.size:
             return None
         if (
             place.bounds is not None

@@ -12,6 +12,8 @@
 #include "rules/builtin/boosting/boosted_rules.h"
 #include "rules/facts/common_needs.h"
 #include "rules/facts/loss_call.h"
+#include "rules/facts/model_facts.h"
+#include "rules/facts/phases.h"
 #include "rules/facts/sample.h"
 #include "rules/facts/target_columns.h"
 #include "rules/facts/window_overlap.h"
@@ -122,6 +124,7 @@ class DataLeak final : public KeptRule {
 
   void OnStep(const StepView& view, Sink& sink) override {
     const std::optional<bool> train = IsTraining(view.rows.info, last_);
+    loaded_ = loaded_ || LoadsWeights(view.index);
     if (!train) return;
     const std::set<std::uint64_t> batches = BatchesOf(view);
     // A pass over the batch that is being trained on (by a teacher, or for a metric) is part of the training.
@@ -130,6 +133,10 @@ class DataLeak final : public KeptRule {
       DropPass();
       Judge(view.trial, sink);
       last_.Take(view.rows.info);
+      // Weights that were set back, and another optimizer: the next fold begins, which has learnt nothing
+      // yet.
+      if (phases_.OnStep(view) && loaded_) inputs_.clear();
+      loaded_ = false;
       trained_on_ = batches;
       Targets(view, sink);
     } else {
@@ -178,6 +185,8 @@ class DataLeak final : public KeptRule {
     io("pass_labelled", pass_labelled_);
     io("looked_at", looked_at_, kMaxBatches);
     io("trained_on", trained_on_, kMaxBatches);
+    io("phases", phases_);
+    io("loaded", loaded_);
   }
 
  private:
@@ -443,6 +452,8 @@ class DataLeak final : public KeptRule {
   std::map<std::string, OfInput> targets_;  // by input
   std::set<std::string> open_;
   std::map<std::string, Input> inputs_;
+  Phases phases_;
+  bool loaded_ = false;                             // weights, since the last TRAIN step
   std::set<std::uint64_t> looked_at_, trained_on_;  // batches of the newest pass, and of the last TRAIN step
 };
 
@@ -452,7 +463,8 @@ RuleSpec Spec() {
   RuleSpec spec = SpecMadeBy(kName, kParams, [](const Limits& limits, const Parameters&) -> MadeRule {
     return std::unique_ptr<Rule>(Together(std::make_unique<DataLeak>(limits), BoostedDataLeak()));
   });
-  spec.version = 8;  // 6: beside passes with targets; 7: without "all_labels"; 8: windows, of boosting
+  spec.version = 9;  // 9: folds in which the weights are set back; 6: beside passes with targets; 7: without
+                     // "all_labels"; 8: windows, of boosting
   spec.summary = "rows of evaluations that are rows of the training, and targets among the inputs";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;

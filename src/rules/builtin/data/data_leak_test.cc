@@ -227,5 +227,42 @@ TEST(DataLeak, WindowsThatEndBeforeTheirTargets_AreSilent) {
   EXPECT_TRUE(Windows(12, -12).empty());  // an autoencoder of one series
 }
 
+// Four folds of 80 rows each: each is evaluated after a training on the three others.
+FakeTrial Folds(bool sets_back, bool other_optimizer) {
+  FakeTrial trial;
+  const auto sample = [&](int from) {
+    std::vector<double> values;
+    for (int i = 0; i < 20; ++i) {
+      const std::vector<double> one = Measured(from + i);
+      values.insert(values.end(), one.begin(), one.end());
+    }
+    trial.Sample("sample/Net_input_0", {20, 8}, values);
+  };
+  for (int fold = 0; fold < 4; ++fold) {
+    for (int step = 0; step < 24; ++step) {
+      trial.Step().Event(format::EventKind::kOptimizerStep,
+                         static_cast<std::uint32_t>(other_optimizer ? fold : 0));
+      if (sets_back && step == 0)
+        trial.EventJson(R"({"kind": "load_state_dict", "model": "Net", "matched": 9})");
+      sample(80 * ((fold + 1 + step % 12 / 4) % 4) + 20 * (step % 4));
+    }
+    for (int batch = 0; batch < 4; ++batch) {
+      trial.Step(Mode::kEval).Loss(1);
+      sample(80 * fold + 20 * batch);
+    }
+  }
+  trial.Step();
+  return trial;
+}
+
+TEST(DataLeak, FoldsBeforeWhichTheWeightsAreSetBack_AreSilent) {
+  const auto findings = [](const FakeTrial& trial) {
+    return testing::FindingsOf(trial, "DataLeak", ParameterSet::kLuff).size();
+  };
+  EXPECT_EQ(findings(Folds(true, true)), 0U);
+  EXPECT_EQ(findings(Folds(false, true)), 1U);
+  EXPECT_EQ(findings(Folds(true, false)), 1U);  // the best weights, say
+}
+
 }  // namespace
 }  // namespace luff::rules::data_leak_test

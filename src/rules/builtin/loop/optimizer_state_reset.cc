@@ -39,6 +39,7 @@ class OptimizerStateReset final : public KeptRule {
   explicit OptimizerStateReset(const Limits& limits) : resets_(limits.resets) {}
 
   void OnStep(const StepView& view, Sink& sink) override {
+    loaded_ = loaded_ || LoadsWeights(view.index);
     if (view.rows.info.mode != query::Mode::kTrain) return;
     for (const TrainingCall& call : TrainingCallsOf(view.index, "state_dropped"))
       TellCall(view, call, false, sink);
@@ -76,7 +77,10 @@ class OptimizerStateReset final : public KeptRule {
     Replaced(view, set, stepped, sink);
   }
 
-  void VisitFields(Fields& io) override { io("sets", sets_, kMaxSets); }
+  void VisitFields(Fields& io) override {
+    io("sets", sets_, kMaxSets);
+    io("loaded", loaded_);
+  }
 
  private:
   struct Set {
@@ -155,7 +159,8 @@ class OptimizerStateReset final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
-  static void Begin(const StepView& view, Set& set, std::int64_t optimizer) {
+  void Begin(const StepView& view, Set& set, std::int64_t optimizer) {
+    loaded_ = false;
     set.optimizer = optimizer;
     set.updates = 1;
     set.settings = StateOf(view);
@@ -164,7 +169,9 @@ class OptimizerStateReset final : public KeptRule {
   void Replaced(const StepView& view, Set& set, std::int64_t optimizer, Sink& sink) {
     const query::StepInfo& info = view.rows.info;
     const std::map<std::string, double> settings = StateOf(view);
-    const bool same = !settings.empty() && settings == set.settings && !set.turns;
+    // Weights were loaded since the last one: another fold begins, or a stage of its own.
+    const bool other = std::exchange(loaded_, false);
+    const bool same = !settings.empty() && settings == set.settings && !set.turns && !other;
     if (!same) {
       set.resets = 0;
       set.settings = settings;
@@ -202,13 +209,14 @@ class OptimizerStateReset final : public KeptRule {
 
   const std::int64_t resets_;
   std::map<std::uint64_t, Set> sets_;
+  bool loaded_ = false;  // weights, since an optimizer began
 };
 
 }  // namespace
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<OptimizerStateReset>(kName, kParams);
-  spec.version = 2;  // 2: of a function that trains
+  spec.version = 3;  // 2: of a function that trains; 3: weights that are loaded between
   spec.summary = "an optimizer that is made anew again and again, and loses its state";
   spec.needs = [](const Parameters&) -> std::vector<Need> {
     return {{.collection = "gradients", .roles = {Role::kGradient}, .forms = Bit(format::Form::kSummary)}};

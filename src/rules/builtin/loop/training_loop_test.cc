@@ -516,11 +516,15 @@ TEST(ModeMismatch, EvaluationsWithoutALoss_NeverInEvaluationMode_Warn) {
   EXPECT_TRUE(FindingsOf(adversary, "ModeMismatch").empty());
 }
 
-FakeTrial Anew(int every, double momentum, bool other_parameters = false, const std::string& kind = "SGD") {
+FakeTrial Anew(int every, double momentum, bool other_parameters = false, const std::string& kind = "SGD",
+               bool loads = false) {
   FakeTrial trial;
   for (int step = 0; step < 60; ++step) {
     const auto number = static_cast<std::uint32_t>(step / every);
-    trial.Step().Event(EventKind::kOptimizerStep, number).Tensor("gradient/a", Role::kGradient, {1});
+    trial.Step();
+    if (loads && step % every == 0)
+      trial.EventJson(R"({"kind": "load_state_dict", "model": "Net", "matched": 9})");
+    trial.Event(EventKind::kOptimizerStep, number).Tensor("gradient/a", Role::kGradient, {1});
     if (other_parameters) trial.Tensor("gradient/b" + std::to_string(number), Role::kGradient, {1});
     const std::string group = "optimizer/" + kind + "_" + std::to_string(number) + ".group0";
     trial.Scalar(group + ".lr", Role::kOptimizerSetting, 0.1);
@@ -536,8 +540,9 @@ TEST(OptimizerStateReset, ThreeTimesOverTheSameParameters_Warns) {
   EXPECT_EQ(findings[0].since_step, 10);
   EXPECT_TRUE(FindingsOf(Anew(10, 0), "OptimizerStateReset").empty());  // no state to lose
   EXPECT_EQ(FindingsOf(Anew(10, 0, false, "Adagrad"), "OptimizerStateReset").size(), 1U);
-  EXPECT_TRUE(FindingsOf(Anew(20, 0.9), "OptimizerStateReset").empty());        // three phases
-  EXPECT_TRUE(FindingsOf(Anew(10, 0.9, true), "OptimizerStateReset").empty());  // unfreezing
+  EXPECT_TRUE(FindingsOf(Anew(20, 0.9), "OptimizerStateReset").empty());                      // three phases
+  EXPECT_TRUE(FindingsOf(Anew(10, 0.9, true), "OptimizerStateReset").empty());                // unfreezing
+  EXPECT_TRUE(FindingsOf(Anew(10, 0.9, false, "SGD", true), "OptimizerStateReset").empty());  // folds
 }
 
 TEST(OptimizerStateReset, OptimizersThatTakeTurns_AreSilent) {
