@@ -20,7 +20,9 @@ def told(path):
 
 
 def a_model(*inner):
-    base = keras.Sequential([layers.Dense(8, "relu", name="a"), layers.Dense(8, "relu", name="b")], name="base")
+    base = keras.Sequential(
+        [layers.Dense(8, "relu", name="a"), layers.Dense(8, "relu", name="b")], name="base"
+    )
     model = keras.Sequential([layers.Input((64,)), base, *inner, layers.Dense(10, "softmax", name="last")])
     model.compile("adam", "sparse_categorical_crossentropy")
     return model, base
@@ -81,6 +83,7 @@ def test_it_is_over_with_the_next_compile(fit, data, tmp_path):
     assert [len(event["removed"]) for event in told(tmp_path / "run")] == [4, 0]
 
 
+@pytest.mark.filterwarnings("ignore:The model does not have any trainable weights")
 def test_a_model_that_is_frozen_as_a_whole_is_told_at_once(fit):
     model, _ = a_model()
     model.trainable = False
@@ -88,7 +91,8 @@ def test_a_model_that_is_frozen_as_a_whole_is_told_at_once(fit):
     assert (event["trainable"], event["frozen"], event["step"]) == (0, 6, 0)
 
 
-def test_models_with_a_step_of_their_own_and_eager_ones_are_not(fit):
+@pytest.mark.filterwarnings("ignore:The model does not have any trainable weights")
+def test_models_with_a_step_of_their_own_are_not(fit):
     class Own(keras.Sequential):
         def train_step(self, data):
             return super().train_step(data)

@@ -322,7 +322,8 @@ std::string ParameterOfGradient(const std::string& name) {
 }
 
 bool IsBiasName(const std::string& name) {
-  const std::string last = name.substr(name.rfind('.') == std::string::npos ? 0 : name.rfind('.') + 1);
+  const std::size_t cut = name.find_last_of("./");  // "fc.bias" of PyTorch, "dense/weights/bias" of Keras
+  const std::string last = name.substr(cut == std::string::npos ? 0 : cut + 1);
   return last.find("bias") != std::string::npos && last.find("weight") == std::string::npos;
 }
 

@@ -74,7 +74,9 @@ std::optional<TrainableSets::Told> TrainableSets::OnStep(const StepView& view) {
     }
     model.left += others ? 1 : 0;
     model.kept += of_removed ? 1 : 0;
-    Told told{.model = name, .since = model.since};
+    Told told;
+    told.model = name;
+    told.since = model.since;
     if (model.trainable == 0 && model.frozen > 0 && !model.updated && model.idle >= kSteps) {
       told.fault = Fault::kNothing;
       told.count = model.frozen;

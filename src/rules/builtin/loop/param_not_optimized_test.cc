@@ -15,9 +15,9 @@ using testing::FakeTrial;
 // A model of Keras with two layers, and what its compiled step updates.
 struct Story {
   std::vector<std::string> updated = {"head"};  // from step 40 on; before, both layers
-  std::vector<std::string> events;              // at step 40
+  std::vector<std::string> events = {};         // at step 40
   bool first_event = false;                     // they come at step 0
-  std::string late;                             // an event at step 70
+  std::string late = {};                        // an event at step 70
 };
 
 std::vector<Finding> Told(const Story& story) {

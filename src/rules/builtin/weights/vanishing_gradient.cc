@@ -316,12 +316,14 @@ class Luff final : public KeptRule {
     std::int64_t updates = 0, layers = 0;
     double ratio = 1, passed = 1;
     std::string tensor;
+    bool told = false;
     void VisitFields(Fields& io) {
       io("updates", updates);
       io("layers", layers);
       io("ratio", ratio);
       io("passed", passed);
       io("tensor", tensor);
+      io("told", told);
     }
   };
 
@@ -342,11 +344,16 @@ class Luff final : public KeptRule {
 
   // Returns true once this has been reported.
   bool ThroughSigmoids(const StepView& view, Sink& sink) {
-    if (bounded_.updates < limits_.first || updates_ < kStandingStill) return false;
-    if (updates_ > kStandingStill || !open_.empty()) return bounded_.layers < 0;  // judged once
-    if (!tracker_.EnoughEvidence(kStandingStill) || tracker_.AnyImprovedSinceSettled(0.03)) return false;
+    if (bounded_.told) return true;
+    if (bounded_.updates < limits_.first || bounded_.layers < kBoundedLayers) return false;
+    if (updates_ < kStandingStill || !tracker_.EnoughEvidence(kStandingStill)) return false;
     const std::int64_t sigmoids = SigmoidsBetween(view.memo.Facts(view));
-    if (sigmoids < kSigmoids || bounded_.layers < kBoundedLayers) return false;
+    const bool stands = open_.empty() && !tracker_.AnyImprovedSinceSettled(0.03);
+    if (!stands || sigmoids < kSigmoids) {
+      bounded_ = {};  // judged once
+      return false;
+    }
+    bounded_.told = true;
     Finding finding = FindingAt(kName, "sigmoids", view, TensorAt{format::kNoId});
     finding.tensor = bounded_.tensor;
     finding.since_step = 0;
@@ -373,7 +380,6 @@ class Luff final : public KeptRule {
         "first {} updates, and no fall of the loss by 3 % in {} updates (Luff)",
         kSigmoids, limits_.straight, kBounded, limits_.first, kStandingStill);
     sink.Report(std::move(finding));
-    bounded_.layers = -1;
     return true;
   }
 

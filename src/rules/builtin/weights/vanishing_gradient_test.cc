@@ -60,6 +60,9 @@ std::vector<Finding> Through(const std::string& activation, int layers, double f
       trial.Define("gradient/" + name, Role::kGradient, "Linear");
       trial.Tensor("gradient/" + name, Role::kGradient, {0.02 * std::pow(factor, layers - 1 - layer)});
       if (step > 0) trial.Difference(name, 1e-2, 1e-2, 1, 1);
+      const std::string bias = "gradient/dense_" + std::to_string(layer) + "/weights/bias";
+      trial.Define(bias, Role::kGradient, "Linear");
+      trial.Tensor(bias, Role::kGradient, {0.2});  // biases are no layers
     }
   }
   return FindingsOf(trial, "VanishingGradient", ParameterSet::kLuff);
@@ -71,7 +74,7 @@ TEST(VanishingGradient, SigmoidsInARow_WhileTheLossStandsStill_AreNamed) {
   EXPECT_EQ(findings[0].cause, "sigmoids");
   EXPECT_EQ(findings[0].severity, Severity::kWarn);
   EXPECT_EQ(findings[0].step, 95);
-  EXPECT_EQ(findings[0].tensor, "dense_0/weights/kernel");
+  EXPECT_EQ(findings[0].tensor, "gradient/dense_0/weights/kernel");
   EXPECT_NE(findings[0].what.find("5 sigmoids"), std::string::npos);
 }
 
