@@ -38,7 +38,7 @@ def _samples(loader: Any) -> int | None:
 
 
 def asked_by_script(frame: FrameType) -> bool:
-    """Returns whether a frame that is asking for a batch calls for it, as ``next(batches)`` does, in code of the user's.
+    """Returns whether a frame asks for a batch by a call, as ``next(batches)`` does, in code of the user's.
 
     A loop does not call. Packages do, where the user has told them how many batches to take.
     """

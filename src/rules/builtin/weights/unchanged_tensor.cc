@@ -192,7 +192,7 @@ class Luff final : public KeptRule {
   }
 
   static constexpr double kSumError = 1e-9;  // of a sum in float64
-  static constexpr double kRested = 1e-4;  // of the largest gradient: what float32 leaves of a minimum
+  static constexpr double kRested = 1e-4;    // of the largest gradient: what float32 leaves of a minimum
   struct Group {
     std::vector<std::string> names;
     std::int64_t since = 0;
