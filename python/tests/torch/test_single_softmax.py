@@ -38,6 +38,14 @@ def test_weights_over_an_axis_of_one_value(watched, axis):
     assert events(watched, Attention(axis)) == [["Attention_score.weight"]]
 
 
+def test_values_that_lie_otherwise_in_memory(watched):
+    class Turned(Attention):
+        def forward(self, x):
+            return super().forward(x.transpose(0, 1).contiguous().transpose(0, 1))
+
+    assert events(watched, Turned(-1)) == [["Turned_score.weight"]]
+
+
 def test_weights_over_places(watched):
     assert events(watched, Attention(1)) == []
 

@@ -54,6 +54,8 @@ def _layer_of(node: Any) -> Any:
         return None
     made = node.next_functions[0][0]
     for _ in range(_BETWEEN):
+        if operation_of(made) == "Add" and operation_of(made.next_functions[1][0]) == _LEAF:
+            made = made.next_functions[0][0]  # the bias of a layer whose input lies otherwise in memory
         if operation_of(made) not in _MOVES:
             break
         sizes = getattr(made, "_saved_self_sym_sizes", (1,))

@@ -135,7 +135,10 @@ class DataLeak final : public KeptRule {
       last_.Take(view.rows.info);
       // Weights that were set back, and another optimizer: the next fold begins, which has learnt nothing
       // yet.
-      if (phases_.OnStep(view) && loaded_) inputs_.clear();
+      // A load is told in the step before an update, or in the next.
+      if (phases_.OnStep(view)) fresh_ = 2;
+      if (fresh_ > 0 && loaded_) inputs_.clear();
+      fresh_ = loaded_ ? 0 : std::max<std::int64_t>(fresh_ - 1, 0);
       loaded_ = false;
       trained_on_ = batches;
       Targets(view, sink);
@@ -187,6 +190,7 @@ class DataLeak final : public KeptRule {
     io("trained_on", trained_on_, kMaxBatches);
     io("phases", phases_);
     io("loaded", loaded_);
+    io("fresh", fresh_);
   }
 
  private:
@@ -453,6 +457,7 @@ class DataLeak final : public KeptRule {
   std::set<std::string> open_;
   std::map<std::string, Input> inputs_;
   Phases phases_;
+  std::int64_t fresh_ = 0;                          // steps in which a load still belongs to a new optimizer
   bool loaded_ = false;                             // weights, since the last TRAIN step
   std::set<std::uint64_t> looked_at_, trained_on_;  // batches of the newest pass, and of the last TRAIN step
 };

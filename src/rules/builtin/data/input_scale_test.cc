@@ -120,7 +120,8 @@ TEST(InputScale, BytesThatWereDividedTwice_AreNamed) {
   ASSERT_EQ(findings.size(), 1U);
   EXPECT_EQ(findings[0].cause, "scaled_twice");
   EXPECT_TRUE(Bytes(1.0 / 255).empty());
-  EXPECT_TRUE(Bytes(1.0 / 255 / 255, 8).empty());          // few levels, of anything
+  ASSERT_EQ(Bytes(1.0 / 255 / 255, 8).size(), 1U);
+  EXPECT_EQ(Bytes(1.0 / 255 / 255, 8)[0].cause, "scale");  // few levels, of anything
   EXPECT_TRUE(Bytes(1.0 / 255 / 255, 256, 5e-6).empty());  // between them
 }
 
