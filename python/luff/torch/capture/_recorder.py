@@ -41,6 +41,7 @@ class OptimizerRecord:
         self.gradients: Table | None = None
         self.held = 0  # number of parameters that it held when the table was made
         self.settled: object = None  # the step in which its settings were last recorded
+        self.updates = False  # it has made an update
         # for each group: its size, (key, number) pairs, numbers of its betas
         self.plan: list[tuple[int, list[tuple[str, int]], list[int]]] = []
         self.states: dict[tuple[str, str], int] = {}
@@ -125,7 +126,7 @@ class Recorder:
         record = self.optimizers.get(id(optimizer))
         if optimizer is None or id(scheduler) in self._moved or len(self._moved) >= _MAX_SCHEDULERS:
             return False
-        if record is not None and record.reference() is optimizer and record.settled is not None:
+        if record is not None and record.reference() is optimizer and record.updates:
             return False
         return has_moved(optimizer)
 

@@ -538,6 +538,7 @@ class Machine(Steps):
             if step.summed_losses:
                 self.losses.updated(step)
             self.evidence.update_ended(record, optimizer, in_backward)
+        record.updates = True
         self.recorder.settings_of(record, optimizer, step)  # a scheduler may change them before the step ends
         if self.due & _STATES:
             self.recorder.states()

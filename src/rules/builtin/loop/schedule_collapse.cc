@@ -278,17 +278,28 @@ class ScheduleCollapse final : public KeptRule {
   // A scheduler holds the optimizer that it was made for. If another one was made afterwards, it goes on
   // setting the rates of the first, which nobody uses.
   void JudgeOther(const query::Trial& trial, const ModelFacts& facts, Sink& sink) {
-    const bool constant =
-        std::all_of(groups_.begin(), groups_.end(), [](const auto& g) { return g.second.Constant(); });
-    if (groups_.empty() || !constant || updates_ < limits_.updates || scheduled_ < 1) return;
+    if (updates_ < limits_.updates || scheduled_ < 1) return;
     const auto other =
         std::find_if(facts.schedulers().begin(), facts.schedulers().end(), [&](const SchedulerFacts& one) {
           return one.moved && one.optimizer &&
                  (*one.optimizer < 0 || !updating_.contains(static_cast<std::uint32_t>(*one.optimizer)));
         });
     if (other == facts.schedulers().end()) return;
+    std::string used;  // a rate of an optimizer that makes updates
+    bool constant = true;
+    for (const auto& [name, group] : groups_) {
+      const bool idle = std::any_of(facts.optimizers().begin(), facts.optimizers().end(),
+                                    [&, &setting = name](const OptimizerFacts& one) {
+                                      return !updating_.contains(one.number) &&
+                                             setting.starts_with("optimizer/" + one.name + ".");
+                                    });
+      if (idle) continue;
+      constant = constant && group.Constant();
+      if (used.empty()) used = name;
+    }
+    if (used.empty() || !constant) return;
     Finding finding = FindingAt(kName, "other_optimizer", trial, format::kNoId, 0, last_.Info());
-    finding.tensor = groups_.begin()->first;
+    finding.tensor = used;
     finding.since_step = 0;
     finding.what = fmt::format("{} sets the rates of an optimizer that makes no updates", other->type);
     finding.why = fmt::format(

@@ -46,7 +46,8 @@ std::vector<std::string> Told(const Schedule& story) {
     trial.Step().Event(EventKind::kOptimizerStep, 1);
     if (step % story.step_every == story.step_every - 1)
       trial.Event(EventKind::kSchedulerStep, story.steps_of);
-    trial.Scalar("optimizer/Adam_2.group0.lr", Role::kOptimizerSetting, story.rate(step));
+    trial.Scalar("optimizer/Adam_2.group0.lr", Role::kOptimizerSetting, story.rate(step))
+        .Scalar("optimizer/Adam.group0.lr", Role::kOptimizerSetting, 0.01 * std::pow(0.99, step));
     if (step % story.evaluate_every == story.evaluate_every - 1) trial.Step(query::Mode::kEval);
   }
   return CausesOf(FindingsOf(trial, "ScheduleCollapse", ParameterSet::kLuff));
