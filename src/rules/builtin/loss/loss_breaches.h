@@ -90,7 +90,10 @@ constexpr Breach kLogitsIntoBce = {"logits_into_bce",
 constexpr Breach kSoftmaxOfOne = {
     "softmax_of_one", "gets the softmax of a single score",
     "it is 1 for every row, whatever the score is, and has no gradient: nothing is learnt",
-    "end the model with a sigmoid in place of the softmax, or with one score for each class", true};
+    "leave the softmax out: end the model with a sigmoid (yes or no), with nothing (a number), or with one "
+    "score "
+    "for each class",
+    true};
 
 constexpr Breach kActivationFirst = {
     "activation_before_scores", "gets scores that an activation has limited",

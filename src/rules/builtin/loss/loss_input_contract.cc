@@ -341,9 +341,7 @@ class LossInputContract final : public KeptRule {
       }
       case Formula::kBceWithLogits: return Limited(call, found.formula, *low, *high, values.size(), kind);
       case Formula::kBce:
-        if (*low == 1 && *high == 1 && !call.output.shape.empty() && call.output.shape.back() == 1 &&
-            TailOf(modules_).type == "Softmax")
-          return kSoftmaxOfOne;
+        if (IsOne(call, *low, *high) && TailOf(modules_).type == "Softmax") return kSoftmaxOfOne;
         if (named && makers_.Of(call) == "relu") return kReluIntoShares;
         return *low < 0 || *high > 1 ? kLogitsIntoBce : Breach();
       case Formula::kKlDivergence:
@@ -353,8 +351,16 @@ class LossInputContract final : public KeptRule {
             std::isnan(call.target.values.empty() ? 0 : call.target.values[0]))
           return kSwappedKl;
         return OfDivergence(call, *low, *high, tolerance);
-      default: return IsRegression(found.formula) && IsDropped(call) ? kDroppedNumbers : Breach();
+      default:
+        if (!IsRegression(found.formula)) return {};
+        if (IsOne(call, *low, *high) && makers_.Of(call) == "softmax") return kSoftmaxOfOne;
+        return IsDropped(call) ? kDroppedNumbers : Breach();
     }
+  }
+
+  // Whether a loss gets one score for each row, and all of them are 1.
+  static bool IsOne(const LossCall& call, double low, double high) {
+    return low == 1 && high == 1 && !call.output.shape.empty() && call.output.shape.back() == 1;
   }
 
   // Whether a loss of classes gets one column, for more than one row. Where others of the step have more, or

@@ -133,6 +133,26 @@ TEST(LossInputContract, SoftmaxOfOneScore_IsNamed_AndASaturatedSigmoidIsNot) {
   EXPECT_TRUE(findings("Softmax", 0.5).empty());
 }
 
+TEST(LossInputContract, SoftmaxOfOneNumber_IsNamed_ByTheGraph) {
+  const auto findings = [](const char* maker, std::vector<std::int64_t> shape) {
+    FakeTrial trial;
+    for (int step = 0; step < 6; ++step) {
+      trial.Step()
+          .Loss(0.5, "MSELoss_output_0")
+          .Sample("sample/MSELoss_input_0", shape, {1, 1, 1, 1})
+          .Sample("sample/MSELoss_input_1", shape, {0, 1, 0, 1});
+      if (step == 0)
+        trial.EventJson(std::string(R"({"kind": "loss_input", "loss": "MSELoss", "call": 0, "made_by": ")") +
+                        maker + "\"}");
+    }
+    return FindingsOf(trial);
+  };
+  ASSERT_EQ(findings("softmax", {4, 1}).size(), 1U);
+  EXPECT_EQ(findings("softmax", {4, 1})[0].cause, "softmax_of_one");
+  EXPECT_TRUE(findings("sigmoid", {4, 1}).empty());
+  EXPECT_TRUE(findings("softmax", {2, 2}).empty());
+}
+
 TEST(LossInputContract, SoftmaxOverTheBatch_IsNamed) {
   for (const bool logarithm : {true, false}) {
     const auto findings = FindingsOf(Story([&](auto* scores) { Normalise(scores, false, logarithm); }));
