@@ -24,7 +24,7 @@ EDITS: dict[str, tuple[str, tuple[str, ...]]] = {
     "pf06": ("an output layer that begins at its usual size", ("output layer", "initialisation made for")),
     "pf07": ("the rate divided by 100", ("lower the learning rate",)),
     "pf08": ("the rate multiplied by 100,000", ("raise the learning rate",)),
-    "pf09": ("the stable form of the loss", ("stable form", "away from zero")),
+    "pf09": ("the stable form of the loss", ("stable form", "away from zero", "log_softmax")),
     "pf10": ("zero_grad() before each backward pass", ("zero_grad()",)),
     "pf11": ("all parameters for the optimizer", ("model.parameters()",)),
     "pf12": ("the optimizer made for the model that is trained", ("final form",)),
