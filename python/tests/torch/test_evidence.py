@@ -401,6 +401,44 @@ def test_loads_are_bounded():
     assert len(loads._models) <= _checkpoints._MAX_LOADS
 
 
+def folds(model, set_back, count):
+    """Trains a model in folds, each with an optimizer of its own."""
+    for _ in range(count):
+        set_back(model)
+        optimizer = torch.optim.Adam(model.parameters())
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.randn(4, 4)).sum().backward()
+            optimizer.step()
+
+
+def test_each_fold_tells_that_its_weights_were_loaded(watched):
+    _, session = watched()
+    model = nn.Linear(4, 2)
+    first = copy.deepcopy(model.state_dict())
+    folds(model, lambda model: model.load_state_dict(first), 12)
+    assert len(told(session, "load_state_dict")) == 12
+    for _ in range(8):  # of the same optimizer's
+        model.load_state_dict(first)
+    folds(model, lambda model: None, 1)
+    assert len(told(session, "load_state_dict")) == 13
+
+
+def test_each_fold_tells_that_its_weights_were_set_anew(watched):
+    _, session = watched()
+    model = nn.Linear(4, 2)
+    folds(model, nn.Linear.reset_parameters, 12)
+    assert [event["weights"] for event in told(session, "weights_written")] == [2] * 11
+
+
+def test_optimizers_that_are_made_anew_find_the_weights_as_they_were(watched):
+    _, session = watched()
+    model = nn.Linear(4, 2)
+    folds(model, lambda model: None, 12)
+    folds(model, lambda model: model.weight.detach().clamp_(-1, 1), 4)  # of one weight only
+    assert not told(session, "weights_written")
+
+
 # Clipping ----------------------------------------------------------------------------------------------------------
 
 

@@ -90,6 +90,78 @@ def test_a_loader_that_trains_after_all_is_no_evaluation(watched):
     assert passes(session)[-7:] == [1] * 7  # the last step is over when the run is
 
 
+def of_two_loaders(long=7):
+    model = cases.net(0.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    loaders = (DataLoader(list(cases.batches(n))) for n in (long, 2))
+
+    def step(*given):
+        optimizer.zero_grad()
+        sum(nn.functional.cross_entropy(model(x[0]), y[0]) for x, y in given).backward()
+        optimizer.step()
+
+    return model, step, *loaders
+
+
+def test_loaders_that_go_on_side_by_side_train_both(watched):
+    _, session = watched()
+    _, step, long, short = of_two_loaders()
+    second = iter(short)
+    for first in long:
+        try:
+            other = next(second)
+        except StopIteration:
+            second = iter(short)
+            other = next(second)
+        step(first, other)
+    assert {s.mode for s in session.steps} == {1}
+    assert len(session.steps) == 7
+
+
+def test_a_batch_was_looked_at_before_its_loader_trains(watched):
+    _, session = watched()
+    model, step, long, short = of_two_loaders()
+    x, _ = next(iter(short))
+    model(x[0])
+    for batch in long:
+        step(batch, batch)
+    for batch in short:
+        step(batch, batch)
+    assert {s.mode for s in session.steps} == {1}
+    loaders = session.documents["loaders"]["loaders"]
+    assert [one["trains"] for one in loaders] == [True, True]
+
+
+def test_all_calls_of_the_first_step_after_an_evaluation_train(watched):
+    _, session = watched()
+    model, step, long, short = of_two_loaders(long=20)
+    for x, _ in short:
+        model(x[0])
+    endless = iter(long)
+    for turn in range(12):
+        batch = next(endless)
+        step(batch, batch)
+        if turn == 4:
+            for x, y in short:
+                nn.functional.cross_entropy(model(x[0]), y[0])
+    assert [s.mode for s in session.steps] == [1] * 5 + [2] * 2 + [1] * 7
+
+
+def test_gradients_that_wait_for_an_update_are_of_steps_of_their_own(watched):
+    _, session = watched()
+    model = cases.net(0.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    first, second = (DataLoader(list(cases.batches(2))) for _ in range(2))
+    for x, _ in second:
+        model(x[0])
+    for _ in range(4):
+        optimizer.zero_grad()
+        for x, y in (batch for loader in (first, second) for batch in loader):
+            nn.functional.cross_entropy(model(x[0]), y[0]).backward()
+        optimizer.step()
+    assert [s.mode for s in session.steps] == [1] * 16
+
+
 def test_parts_in_another_mode_are_noticed(watched):
     _, session = watched()
     model = cases.net()

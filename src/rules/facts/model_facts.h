@@ -151,7 +151,7 @@ struct LoadFacts {
 [[nodiscard]] std::vector<LoadFacts> LoadsOf(const StepIndex& index);
 
 /// Whether a model loaded matching weights of another one at this step, and so is no longer as it was
-/// initialised.
+/// initialised, or its weights were set anew before another optimizer began.
 [[nodiscard]] bool LoadsWeights(const StepIndex& index);
 
 /// "gradient/X" gives "X"; "" for other names.

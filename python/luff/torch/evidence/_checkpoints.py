@@ -1,5 +1,5 @@
-"""Checkpoints loaded into models: which names matched. Most are loaded before the run
-is open, and wait until then.
+"""Checkpoints loaded into models: which names matched; and weights that were set anew before another optimizer
+began. Most are loaded before the run is open, and wait until then.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ __all__ = ["Loads"]
 
 _MAX_LOADS = 32  # in one run
 _MAX_OF_A_MODEL = 4
+_MAX_FOLDS = 256  # loads, and weights set anew, with another optimizer, which are told beside those
 _MAX_NAMES = 64
 _MAX_OPTIMIZERS = 8
 _GROUPS, _LOOKS = 4, 4  # of an optimizer, and parameters of each, about, whose writes are counted
@@ -31,7 +32,10 @@ class Loads(WaitingEvents):
     def __init__(self) -> None:
         super().__init__()
         self._count = 0
-        self._models: dict[int, list[Any]] = {}  # id -> [weak reference to the model, number of loads so far]
+        self._folds = 0
+        self._newest = -1  # number of the optimizer that began last
+        #: id -> [weak reference to the model, number of loads so far, newest optimizer at the last of them]
+        self._models: dict[int, list[Any]] = {}
         self._updated: dict[int, _Updated] = {}  # by the number of the optimizer
 
     def updated(self, number: int, optimizer: Any) -> None:
@@ -39,6 +43,11 @@ class Loads(WaitingEvents):
         try:
             known = self._updated[number]
         except KeyError:
+            if number > self._newest:
+                self._newest = number
+                self._updated = {
+                    key: one for key, one in self._updated.items() if one.optimizer() is not None
+                }
             if len(self._updated) >= _MAX_OPTIMIZERS:
                 return
             known = self._updated[number] = _Updated(optimizer)
@@ -47,6 +56,26 @@ class Loads(WaitingEvents):
             known.writes = list(map(_VERSION, group["params"][known.places]))
         except Exception:  # several groups; an optimizer of another form, or a tensor that counts nothing
             known.writes = _writes_of_groups(optimizer)
+
+    def begins(self, optimizer: Any) -> None:
+        """Called when an optimizer is about to make its first update. Tells where all of the weights that are looked at
+        were written since the last update of an earlier optimizer: set anew by `reset_parameters`, say, between folds.
+        """
+        if self._folds >= _MAX_FOLDS or self._newest not in self._updated:
+            return  # of the earlier ones the last is not known
+        writes: dict[int, int] = {}
+        ones = {id(one): one for one in _parameters_of(optimizer)}
+        for updated in self._updated.values():
+            for one, count in updated.now():
+                if ones.get(id(one)) is one:
+                    writes[id(one)] = max(writes.get(id(one), 0), count)
+        try:
+            written = bool(writes) and all(ones[key]._version > count for key, count in writes.items())
+        except RuntimeError:  # a tensor without a counter
+            return
+        if written:
+            self._folds += 1
+            self.waiting.append({"kind": "weights_written", "weights": len(writes)})
 
     def hand_over(self) -> Loads:
         """Returns what waits, for the run of the process's next training."""
@@ -71,15 +100,8 @@ class Loads(WaitingEvents):
         assigned
             Whether the model took the state's tensors themselves (`assign=True`), and copied nothing.
         """
-        if self._count >= _MAX_LOADS:
+        if not self._is_told(model):
             return
-        known = self._models.setdefault(id(model), [weakref.ref(model), 0])
-        if known[0]() is not model:
-            known[:] = [weakref.ref(model), 0]
-        known[1] += 1
-        if known[1] > _MAX_OF_A_MODEL:
-            return
-        self._count += 1
         own = _names_of(model)
         missing, unexpected = getattr(result, "missing_keys", None), getattr(result, "unexpected_keys", None)
         if missing is None or unexpected is None:
@@ -101,6 +123,25 @@ class Loads(WaitingEvents):
             }
         )
 
+    def _is_told(self, model: Any) -> bool:
+        """Whether a load is told: a few of each model, and any with another optimizer since the load before it, since
+        folds may be many.
+        """
+        known = self._models.get(id(model))
+        if known is None or known[0]() is not model:
+            if self._count >= _MAX_LOADS:
+                return False
+            known = self._models[id(model)] = [weakref.ref(model), 0, self._newest]
+        another, known[2] = self._newest > known[2], self._newest
+        known[1] += 1
+        if known[1] <= _MAX_OF_A_MODEL and self._count < _MAX_LOADS:
+            self._count += 1
+            return True
+        if another and self._folds < _MAX_FOLDS:
+            self._folds += 1
+            return True
+        return False
+
     def _is_as_updated(self, model: Any) -> bool:
         """Whether nothing but the load has written the model's parameters since an optimizer did.
 
@@ -118,6 +159,13 @@ class Loads(WaitingEvents):
             return bool(found) and all(one._version == writes + 1 for one, writes in found)
         except RuntimeError:  # a tensor without a counter
             return False
+
+
+def _parameters_of(optimizer: Any) -> list[Any]:
+    try:
+        return [one for group in optimizer.param_groups for one in group["params"]]
+    except Exception:  # an optimizer of another form
+        return []
 
 
 def _chosen(optimizer: Any) -> list[Any]:
@@ -141,6 +189,7 @@ class _Updated:
     """Some of an optimizer's parameters, and how often each was written up to the end of the newest update."""
 
     def __init__(self, optimizer: Any) -> None:
+        self.optimizer = weakref.ref(optimizer)
         self._ones: list[weakref.ref[Any]] = []
         self.places = slice(None)  # of the only group
         self.writes: list[int] = []

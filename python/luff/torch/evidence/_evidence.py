@@ -143,6 +143,8 @@ class Evidence:
         """Called when an optimizer is about to use its gradients."""
         self.accumulated.update_begins(record.number)
         update = self._context.clock.update_of(record.number)
+        if not record.updates:
+            self.loads.begins(optimizer)
         self._rounding.update_begins(record.number, update, optimizer, self._context)
         if self._kept is None or not self._kept.marked:
             return

@@ -46,6 +46,7 @@ class Step:
     updated = False
     ended = False  # an evaluation's step in a framework's loop has ended: the next forward pass begins another step
     may_train = False  # eval mode, but with gradients: a backward pass makes it a TRAIN step
+    batch: int | None = None  # of the data of evaluations, where only these say that it is one
     dropped = False  # an evaluation has applied dropout by a function
     clips = 0  # calls that clipped gradients
     samples = False  # whether samples are taken

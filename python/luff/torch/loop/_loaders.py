@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dis
 import json
+import weakref
 from types import FrameType
 from typing import Any
 
@@ -71,7 +72,11 @@ class Loaders:
     Attributes
     ----------
     evaluates
-        Whether the loader that was started last was started before and no TRAIN steps came, as they did with another.
+        Whether the loader that was started last was started before, when models were called and no backward pass
+        came, and TRAIN steps came with another. One that is only the first of two, or begins again while the other goes
+        on, is none of those.
+    called, decided
+        Whether models were called, and a backward pass came, since the newest start.
     """
 
     def __init__(self, clock: StepClock) -> None:
@@ -84,13 +89,22 @@ class Loaders:
         self._last: dict[str, Any] | None = None
         self._steps_before = 0
         self._session: Session | None = None
-        self.evaluates = False
+        self._looked: set[int] = set()  # numbers of loaders whose batches models got without a backward pass
+        self._iterator: weakref.ref[Any] | None = None
+        self.evaluates = self.called = self.decided = False
 
     def trained(self) -> None:
         """Called when a backward pass has followed although the loader was taken for one of evaluations."""
         self.evaluates = False
-        if self._last is not None:
+        if self._last is not None and not self._last["trains"]:
             self._last["trains"] = True
+            self._tell()
+
+    def batch(self) -> int:
+        """Returns how many batches the newest iterator has given; -1 if there is none."""
+        iterator = None if self._iterator is None else self._iterator()
+        given = getattr(iterator, "_num_yielded", None)
+        return given if isinstance(given, int) else -1
 
     def opened(self, session: Session) -> None:
         """Records into `session` from now on."""
@@ -108,10 +122,14 @@ class Loaders:
             following._described[self._last["number"]] = following._last
         return following
 
-    def started(self, loader: Any) -> int | None:
+    def started(self, loader: Any, iterator: Any) -> int | None:
         """Called when a loader has been asked for an iterator; returns its number in the document, if it has one."""
         steps = self._clock.mode_steps[_TRAIN]
         last, changed = self._last, False
+        if last is not None and self.called and not self.decided:
+            self._looked.add(last["number"])
+        self.called = self.decided = False
+        self._iterator = weakref.ref(iterator)
         if last is not None and steps > self._steps_before and not last["trains"]:
             last["trains"] = changed = True
         self._steps_before = steps
@@ -129,6 +147,7 @@ class Loaders:
         self._last = last = None if number is None else self._described[number]
         self.evaluates = (
             again
+            and number in self._looked
             and last is not None
             and not last["trains"]
             and any(one["trains"] for one in self._described.values())

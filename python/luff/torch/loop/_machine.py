@@ -239,25 +239,42 @@ class Machine(Steps):
 
     def _enter(self, root: Any, module: Any) -> None:
         """Opens the step that this forward pass belongs to."""
-        mode, may_train = self.writer.forced, False
+        mode, may_train, batch = self.writer.forced, False, None
         grad = torch.is_grad_enabled()
+        self.loaders.called = True
         if mode is None:
             if not grad:
                 mode = _EVAL
             elif module.training or root in self._trains_in_eval:
                 # A loop over the data of evaluations may leave gradients on, and the mode as it is.
-                may_train = self.loaders.evaluates
+                may_train = self.loaders.evaluates and not self._accumulates()
                 mode = _EVAL if may_train else _TRAIN
+                if may_train:
+                    batch = self.loaders.batch()
+                    if self._goes_on(batch):
+                        return
             else:
                 mode, may_train = _EVAL, True
         if mode == _TRAIN:
             self._enter_train()
         else:
             self._enter_eval(mode, may_train, root)
+            if batch is not None and self.step is not None and self.step.may_train:
+                self.step.batch = batch
         step = self.step
         if step is not None and step.mode != self._last_mode:
             self._last_mode = step.mode
             self.event(_MODE_CHANGE, codes.NO_ID, step.mode)
+
+    def _accumulates(self) -> bool:
+        """Whether gradients of backward passes wait for an update, or for more of them."""
+        step = self.step
+        return step is not None and step.mode == _TRAIN and step.decided and not step.updated
+
+    def _goes_on(self, batch: int) -> bool:
+        """Whether models have got this batch in the open step: a backward pass makes all their calls training."""
+        step = self.step
+        return step is not None and step.may_train and step.batch == batch
 
     def _enter_train(self) -> None:
         step = self.step
@@ -389,7 +406,7 @@ class Machine(Steps):
                 if self.suspended is not None:
                     self._resume()
                 step = self.step or self.new_train()
-                step.forwards += 1
+                step.forwards += max(converted.forwards, 1)
                 step.events.extend(converted.events[: MAX_EVENTS - len(step.events)])
                 step.early = [*step.early, *converted.early]
                 step.kept = step.kept or converted.kept
@@ -416,7 +433,7 @@ class Machine(Steps):
             if first and (forms := self.modules.due_forms()):
                 # the session was opened after the first forward pass
                 session.gap(codes.NO_ID, _NOT_SEEN, forms, 1)
-        step.decided = self._trained = True
+        step.decided = self._trained = self.loaders.decided = True
         # not `confirm`: values saved before this wait for the next step
         self.writer.provisional = False
         self._flush(step)

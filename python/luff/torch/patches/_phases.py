@@ -194,7 +194,7 @@ def _starting(original: Method) -> Method:
             leave_phase(_DATA_START)
         hook = hooks.current()
         if hook is not None and hook.live and not hook.asleep:
-            number = hook.guarded("loader", hook.machine.loaders.started, self)
+            number = hook.guarded("loader", hook.machine.loaders.started, self, iterator)
             if number is not None:
                 hook.guarded("loader", _numbers.__setitem__, iterator, number)
             hook.guarded("late", install_late)

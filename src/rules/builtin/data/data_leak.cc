@@ -13,7 +13,6 @@
 #include "rules/facts/common_needs.h"
 #include "rules/facts/loss_call.h"
 #include "rules/facts/model_facts.h"
-#include "rules/facts/phases.h"
 #include "rules/facts/sample.h"
 #include "rules/facts/target_columns.h"
 #include "rules/facts/window_overlap.h"
@@ -136,7 +135,7 @@ class DataLeak final : public KeptRule {
       // Weights that were set back, and another optimizer: the next fold begins, which has learnt nothing
       // yet.
       // A load is told in the step before an update, or in the next.
-      if (phases_.OnStep(view)) fresh_ = 2;
+      if (NewOptimizer(view)) fresh_ = 2;
       if (fresh_ > 0 && loaded_) inputs_.clear();
       fresh_ = loaded_ ? 0 : std::max<std::int64_t>(fresh_ - 1, 0);
       loaded_ = false;
@@ -188,13 +187,21 @@ class DataLeak final : public KeptRule {
     io("pass_labelled", pass_labelled_);
     io("looked_at", looked_at_, kMaxBatches);
     io("trained_on", trained_on_, kMaxBatches);
-    io("phases", phases_);
+    io("optimizer", optimizer_);
     io("loaded", loaded_);
     io("fresh", fresh_);
   }
 
  private:
   static constexpr std::size_t kMaxBatches = 64;  // of one step
+
+  // Whether an optimizer that was never seen before has made an update, beside the first. Folds may be many.
+  bool NewOptimizer(const StepView& view) {
+    const std::int64_t before = optimizer_;
+    for (const query::EventAt& event : view.index.events(format::EventKind::kOptimizerStep))
+      optimizer_ = std::max(optimizer_, static_cast<std::int64_t>(event.row.subject));
+    return before >= 0 && optimizer_ > before;
+  }
 
   // Hashes of the batches that models got in this step.
   static std::set<std::uint64_t> BatchesOf(const StepView& view) {
@@ -456,7 +463,7 @@ class DataLeak final : public KeptRule {
   std::map<std::string, OfInput> targets_;  // by input
   std::set<std::string> open_;
   std::map<std::string, Input> inputs_;
-  Phases phases_;
+  std::int64_t optimizer_ = -1;                     // the one that began last
   std::int64_t fresh_ = 0;                          // steps in which a load still belongs to a new optimizer
   bool loaded_ = false;                             // weights, since the last TRAIN step
   std::set<std::uint64_t> looked_at_, trained_on_;  // batches of the newest pass, and of the last TRAIN step

@@ -228,7 +228,7 @@ TEST(DataLeak, WindowsThatEndBeforeTheirTargets_AreSilent) {
 }
 
 // Four folds of 80 rows each: each is evaluated after a training on the three others.
-FakeTrial Folds(bool sets_back, bool other_optimizer) {
+FakeTrial Folds(const char* sets_back, bool other_optimizer, std::uint32_t first_optimizer = 0) {
   FakeTrial trial;
   const auto sample = [&](int from) {
     std::vector<double> values;
@@ -241,9 +241,8 @@ FakeTrial Folds(bool sets_back, bool other_optimizer) {
   for (int fold = 0; fold < 4; ++fold) {
     for (int step = 0; step < 24; ++step) {
       trial.Step().Event(format::EventKind::kOptimizerStep,
-                         static_cast<std::uint32_t>(other_optimizer ? fold : 0));
-      if (sets_back && step == 0)
-        trial.EventJson(R"({"kind": "load_state_dict", "model": "Net", "matched": 9})");
+                         first_optimizer + static_cast<std::uint32_t>(other_optimizer ? fold : 0));
+      if (sets_back != nullptr && step == 0) trial.EventJson(sets_back);
       sample(80 * ((fold + 1 + step % 12 / 4) % 4) + 20 * (step % 4));
     }
     for (int batch = 0; batch < 4; ++batch) {
@@ -259,9 +258,12 @@ TEST(DataLeak, FoldsBeforeWhichTheWeightsAreSetBack_AreSilent) {
   const auto findings = [](const FakeTrial& trial) {
     return testing::FindingsOf(trial, "DataLeak", ParameterSet::kLuff).size();
   };
-  EXPECT_EQ(findings(Folds(true, true)), 0U);
-  EXPECT_EQ(findings(Folds(false, true)), 1U);
-  EXPECT_EQ(findings(Folds(true, false)), 1U);  // the best weights, say
+  constexpr const char* kLoad = R"({"kind": "load_state_dict", "model": "Net", "matched": 9})";
+  EXPECT_EQ(findings(Folds(kLoad, true)), 0U);
+  EXPECT_EQ(findings(Folds(kLoad, true, 1000)), 0U);
+  EXPECT_EQ(findings(Folds(R"({"kind": "weights_written", "weights": 4})", true)), 0U);
+  EXPECT_EQ(findings(Folds(nullptr, true)), 1U);
+  EXPECT_EQ(findings(Folds(kLoad, false)), 1U);  // the best weights, say
 }
 
 }  // namespace
