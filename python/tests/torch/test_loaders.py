@@ -8,6 +8,7 @@ from itertools import islice
 import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
 
 
 def package(name, source):
@@ -86,3 +87,47 @@ def test_batches_come_without_a_frame_of_python(watched):
     optimizer.step()
     assert batches._num_yielded == 2
     assert session.documents
+
+
+EPOCHS = [
+    ("never told", lambda epoch: None, {}, 7),
+    ("told", lambda epoch: epoch, {}, 0),
+    ("told for three passes each", lambda epoch: epoch // 3, {}, 0),
+    ("told when it goes on", lambda epoch: 7, {}, 7),
+    ("never told, of whole batches", lambda epoch: None, {"batch_size": 32}, None),
+    ("not shuffled", lambda epoch: None, {"shuffle": False}, None),
+]
+
+
+@pytest.mark.parametrize(
+    ("epoch_of", "settings", "same"), [e[1:] for e in EPOCHS], ids=[e[0] for e in EPOCHS]
+)
+@pytest.mark.parametrize("evaluate_every", [0, 3, 8])
+def test_starts_with_the_same_epoch(watched, epoch_of, settings, same, evaluate_every):
+    settings = {"batch_size": 4, "shuffle": True, **settings}
+    _, session = watched()
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    loaders = []
+    for _ in range(2):  # evaluations often keep the default, to shuffle, and are told no epoch
+        data = TensorDataset(torch.randn(32, 4))
+        sampler = DistributedSampler(data, num_replicas=1, rank=0, shuffle=settings["shuffle"])
+        loaders.append(DataLoader(data, batch_size=settings["batch_size"], sampler=sampler))
+    steps = 0
+    for epoch in range(7):
+        if (told := epoch_of(epoch)) is not None:
+            loaders[0].sampler.set_epoch(told)
+        for (x,) in loaders[0]:
+            optimizer.zero_grad()
+            model(x).mean().backward()
+            optimizer.step()
+            steps += 1
+            if evaluate_every and steps % evaluate_every == 0:
+                with torch.no_grad():
+                    for (other,) in loaders[1]:
+                        model(other)
+    document = session.documents["loaders"]
+    described = (json.loads(document) if isinstance(document, str) else document)["loaders"]
+    found = [one.get("same_epoch") for one in described]
+    assert found[0] == same
+    assert all(count in (None, 1) for count in found[1:])

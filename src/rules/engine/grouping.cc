@@ -71,14 +71,17 @@ struct Exception {
   std::string_view rule, cause;
 };
 constexpr std::array kExceptions = std::to_array<Exception>({
+    {"BatchOrder", "same_order"},
     {"DeadEmbeddingRows", "other_column"},
     {"DeadEmbeddingRows", "unused"},
+    {"FrozenAtInit", "freeze_without_effect"},
     {"FrozenAtInit", "loads_itself"},
     {"FrozenAtInit", "restores_worst"},
     {"NoGradient", "backward_unused"},
     {"NoGradient", "first_step_only"},
     {"NoGradient", "softmax_of_one"},
     {"NonFinite", "evaluation"},
+    {"ScheduleCollapse", "other_optimizer"},
 });
 
 // Findings of `rule` with `cause` follow from findings of `leader` with `of`.
@@ -87,7 +90,7 @@ struct Consequence {
 };
 constexpr std::array kConsequences = std::to_array<Consequence>({
     // Sorted batches, and rows that differ from those of evaluations, hide what inputs tell of targets.
-    {"BatchOrder", "", "LabelNoise", "unrelated"},
+    {"BatchOrder", "sorted", "LabelNoise", "unrelated"},
     {"ClassImbalance", "weights_upside_down", "Confusion", ""},
     {"ClassImbalance", "weights_upside_down", "NoBetterThanConstant", ""},
     // Gradients that were cut to next to nothing are no reason to raise the rate.

@@ -151,6 +151,17 @@ TEST(Grouping, TargetsThatSeemUnrelated_FollowFromSortedBatchesAndLostColumns) {
                                Caused("TrainValSkew", "mixed", 74)})
     EXPECT_EQ(LeaderOf(unrelated, std::vector{cause}), cause.id);
   EXPECT_EQ(LeaderOf(unrelated, std::vector{Caused("TrainValSkew", "skew", 74)}), "");
+  EXPECT_EQ(LeaderOf(unrelated, std::vector{Caused("BatchOrder", "same_order", 74)}), "");
+}
+
+TEST(Grouping, WhatCostsLittle_LeadsNoFailure) {
+  for (const auto& [rule, cause] : std::vector<std::pair<const char*, const char*>>{
+           {"BatchOrder", "same_order"},
+           {"FrozenAtInit", "freeze_without_effect"},
+           {"ScheduleCollapse", "other_optimizer"}}) {
+    EXPECT_EQ(LeaderOf(Caused("Underfit", "underfit", 90), std::vector{Caused(rule, cause, 5)}), "") << rule;
+    EXPECT_FALSE(TakesOver(Caused(rule, cause, 99), Caused("Underfit", "underfit", 90))) << rule;
+  }
 }
 
 TEST(Grouping, LayersThatStartTooLarge_LeadTheLossThatIsTooHigh) {

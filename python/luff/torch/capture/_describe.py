@@ -94,8 +94,12 @@ def has_moved(optimizer: Any) -> bool:
     )
 
 
-def _scheduler(scheduler: Any, numbers: Mapping[int, int]) -> dict[str, Any]:
-    """Describes a scheduler; `numbers` are those of optimizers that have made an update, by their ids."""
+def _scheduler(scheduler: Any, numbers: Mapping[int, int], called: Container[int]) -> dict[str, Any]:
+    """Describes a scheduler; `numbers` are those of known optimizers, by their ids.
+
+    One whose optimizer holds nothing of a model that was called is a calculator, of a weight of the loss, and moves
+    nothing.
+    """
     entry: dict[str, Any] = {"type": type(scheduler).__name__, "settings": settings_of(scheduler)}
     milestones = getattr(scheduler, "milestones", None)
     if isinstance(milestones, Counter):  # MultiStepLR
@@ -103,7 +107,9 @@ def _scheduler(scheduler: Any, numbers: Mapping[int, int]) -> dict[str, Any]:
     optimizer = getattr(scheduler, "optimizer", None)
     if optimizer is not None:
         entry["optimizer"] = numbers.get(id(optimizer), -1)
-        entry["moved"] = has_moved(optimizer)
+        entry["moved"] = has_moved(optimizer) and any(
+            id(p) in called for group in optimizer.param_groups for p in group["params"]
+        )
     return entry
 
 
@@ -217,7 +223,7 @@ def describe(
             }
             for number, name, optimizer in optimizers
         ],
-        "schedulers": [_scheduler(one, numbers) for one in schedulers],
+        "schedulers": [_scheduler(one, numbers, called) for one in schedulers],
         "losses": [{"type": kind, "settings": settings} for kind, settings in losses],
     }
     return json.dumps(document, default=str)

@@ -17,7 +17,7 @@ from luff._weak import Identities
 
 __all__ = ["Loaders"]
 
-_TRAIN = int(Mode.TRAIN)
+_TRAIN, _EVAL = int(Mode.TRAIN), int(Mode.EVAL)
 _MOST = 64  # described
 _LAST = 255  # numbers, which rows of phases refer to
 _SETTINGS = (
@@ -57,6 +57,9 @@ def _epoch(loader: Any) -> int | None:
     sampler = getattr(loader, "sampler", None)
     if type(sampler) is not DistributedSampler or not getattr(sampler, "shuffle", False):
         return None
+    size = getattr(loader, "batch_size", None)
+    if not isinstance(size, int) or len(sampler) <= size:  # a batch has all samples, in whatever order
+        return None
     epoch = getattr(sampler, "epoch", None)
     return epoch if isinstance(epoch, int) else None
 
@@ -84,8 +87,10 @@ class Loaders:
         self._known: Identities[int] = Identities()
         self._next = 0  # number
         self._described: dict[int, dict[str, Any]] = {}
-        #: Of shuffling samplers at the newest start, by number of the loader: the epoch, and TRAIN steps until then.
-        self._epochs: dict[int, tuple[int, int]] = {}
+        #: Of shuffling samplers at the newest start, by number of the loader: the epoch.
+        self._epochs: dict[int, int] = {}
+        self._only_trained: set[int] = set()  # loaders since whose newest start TRAIN steps came first
+        self._looked_before = 0  # EVAL steps
         self._last: dict[str, Any] | None = None
         self._steps_before = 0
         self._session: Session | None = None
@@ -132,7 +137,12 @@ class Loaders:
         self._iterator = weakref.ref(iterator)
         if last is not None and steps > self._steps_before and not last["trains"]:
             last["trains"] = changed = True
-        self._steps_before = steps
+        looked = self._clock.mode_steps[_EVAL]
+        # Where evaluations come in the middle of an epoch, TRAIN steps follow the start of their loader, too. The last
+        # step of an evaluation is counted when the next one begins.
+        if last is not None and steps > self._steps_before and looked <= self._looked_before + 1:
+            self._only_trained.add(last["number"])
+        self._steps_before, self._looked_before = steps, looked
         number = self._known.get(loader)
         again = number in self._described
         if number not in self._described:
@@ -153,7 +163,7 @@ class Loaders:
             and any(one["trains"] for one in self._described.values())
         )
         if number is not None and (epoch := _epoch(loader)) is not None:
-            changed |= self._shuffles(number, epoch, steps)
+            changed |= self._shuffles(number, epoch)
         if changed and self._session is not None:
             self._tell()
         return number
@@ -168,13 +178,19 @@ class Loaders:
             described["by_next"] = by_next
             self._tell()
 
-    def _shuffles(self, number: int, epoch: int, steps: int) -> bool:
-        """Counts starts in a row with the same epoch and TRAIN steps between. Whether the document has changed."""
+    def _shuffles(self, number: int, epoch: int) -> bool:
+        """Counts starts with the same epoch and TRAIN steps between. Whether the document has changed."""
         described = self._described[number]
-        before = described.get("same_epoch", 0)
-        known, steps_then = self._epochs.get(number, (None, 0))
-        same = 1 if known != epoch else min(before + (steps > steps_then), _MOST)
-        self._epochs[number] = epoch, steps
+        before = described.get("same_epoch", 1)
+        trained = number in self._only_trained
+        self._only_trained.discard(number)
+        if number not in self._epochs:
+            same = 1
+        elif self._epochs[number] != epoch or before == 0:
+            same = 0  # somebody tells it the epoch, perhaps once for several passes
+        else:
+            same = min(before + trained, _MOST)
+        self._epochs[number] = epoch
         described["same_epoch"] = same
         return bool(same != before)
 

@@ -7,6 +7,8 @@
 
 #include "base/format.h"
 #include "rules/facts/loss_tracker.h"
+#include "rules/facts/model_facts.h"
+#include "rules/facts/step_memo.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
 #include "rules/kit/select.h"
@@ -333,7 +335,7 @@ class ClipSaturated final : public KeptRule {
     if (!(squares > 0) || !std::isfinite(squares)) return;  // nothing was captured at this step
     ++empty_;
     unlimited_ = std::max(unlimited_, limit > 0 && limit < kUsualLimit ? std::sqrt(squares) / limit : 0);
-    if (empty_ < kMisplacedUpdates || !(unlimited_ > 1)) return;
+    if (empty_ < kMisplacedUpdates || !(unlimited_ > 1) || HasFrozenWeights(view)) return;
     empty_open_ = true;
     Finding finding = FindingAt(kName, kNothing, view, TensorAt{format::kNoId, worker});
     finding.tensor = kNorm;
@@ -356,6 +358,17 @@ class ClipSaturated final : public KeptRule {
         "a fact: a norm of exactly 0 in all calls, {} or more, and gradients above the limit (Luff)",
         kMisplacedUpdates);
     sink.Report(std::move(finding));
+  }
+
+  // A part of a model is frozen, as by a setting of the program: what is clipped may be that part.
+  static bool HasFrozenWeights(const StepView& view) {
+    const auto& parameters = view.memo.Facts(view).parameters();
+    return std::any_of(parameters.begin(), parameters.end(), [](const auto& entry) {
+      const ParameterFacts& one = entry.second;
+      const std::size_t dot = one.path.rfind('.');
+      return !one.requires_grad &&
+             one.path.find("weight", dot == std::string::npos ? 0 : dot + 1) != std::string::npos;
+    });
   }
 
   const Limits limits_;

@@ -258,10 +258,13 @@ class OptimizerSettings final : public KeptRule {
           // A schedule keeps what the rate was at first; a program that works rates out from its own key sets
           // them.
           const auto initial = group.find("initial_lr");
-          const double now = meant == "lr" && initial != group.end() ? initial->second : setting->second;
+          const bool scheduled = meant == "lr" && initial != group.end();
+          const double now = scheduled ? initial->second : setting->second;
           if (now != preset->second || now == value) continue;
+          const std::string name = fmt::format("optimizer/{}.group{}.{}", optimizer.name, number, meant);
+          if (!scheduled && Moves(view, name, now)) continue;
           Finding finding = FindingAt(kName, "unread", view, TensorAt{format::kNoId});
-          finding.tensor = fmt::format("optimizer/{}.group{}.{}", optimizer.name, number, meant);
+          finding.tensor = name;
           finding.since_step = 0;
           finding.what = fmt::format("{} does not read '{}' of group {}: its {} is {:g} and not {:g}",
                                      optimizer.type, key, number, meant, now, value);
@@ -279,6 +282,14 @@ class OptimizerSettings final : public KeptRule {
         }
       }
     }
+  }
+
+  // The setting is another one in this step than `described`: the description is older than the program's own
+  // schedule.
+  static bool Moves(const StepView& view, const std::string& setting, double described) {
+    for (const auto& [entry, tensor] : view.index.scalars(format::Role::kOptimizerSetting))
+      if (tensor.name == setting && entry.value != described) return true;
+    return false;
   }
 
   static std::string NameOf(const StepView& view, const Now& now) {

@@ -23,6 +23,7 @@ constexpr const char* kName = "RunningStatistics";
 constexpr std::size_t kMaxModels = 256;
 constexpr double kFast = 0.9;  // momentum with which hardly more than the newest batch is left
 constexpr std::int64_t kFewRows = 32, kFewMaps = 16;  // samples of a batch whose statistics are rough
+constexpr std::int64_t kMany = 1 << 20;                // of one whose rows have many samples each
 constexpr std::int64_t kBatches = 16;                 // that are measured
 constexpr std::int64_t kUpdates = 32;  // of any optimizer, before a model is said to be left behind
 
@@ -149,7 +150,9 @@ class RunningStatistics final : public KeptRule {
     for (const ModelInput& input : ModelInputsOf(view)) {
       const auto sample = LoadSample(view, *input.entry);
       if (sample == nullptr || sample->whole_shape.empty()) continue;
-      rows_ = std::max(rows_, sample->whole_shape.front());
+      // Points, places of a signal and words are samples of a layer's statistics, too, and many of them.
+      const bool many = sample->whole_shape.size() == 3 || !sample->is_float();
+      rows_ = std::max(rows_, many ? kMany : sample->whole_shape.front());
       batches_ += input.index == 0 ? 1 : 0;
     }
   }
@@ -173,11 +176,11 @@ class RunningStatistics final : public KeptRule {
           "batch's, "
           "so that what all data have in the mean is never known",
           layer, momentum);
+      const double meant = std::max(std::round((1 - momentum) * 1e6) / 1e6, 0.01);
       finding.remedy = fmt::format(
-          "set the momentum of batch normalisation to {:g}, or to 0.1, PyTorch's default; other libraries "
-          "call "
-          "momentum what is 1 - momentum here",
-          std::max(std::round((1 - momentum) * 1e6) / 1e6, 0.01));
+          "set the momentum of batch normalisation to {:g}{}, PyTorch's default; other libraries call momentum "
+          "what is 1 - momentum here",
+          meant, meant == 0.1 ? "" : ", or to 0.1");
       finding.causes = {"a momentum taken over from another library"};
       finding.evidence = {{"momentum", momentum}, {"rows", rows_}};
       finding.threshold =

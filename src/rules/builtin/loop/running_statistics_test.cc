@@ -84,7 +84,8 @@ TEST(RunningStatistics, ModelsThatAreTrained_ThatMove_AndNewOnes_AreSilent) {
   EXPECT_TRUE(Average(2, "null", 400, 100, "null").empty());  // weights that are changed by hand, all of them
 }
 
-std::vector<Finding> WithRows(const std::string& type, const std::string& momentum, std::int64_t rows) {
+std::vector<Finding> WithRows(const std::string& type, const std::string& momentum, std::int64_t rows,
+                              bool points = false) {
   FakeTrial trial;
   trial.SetDocument(
       "model", R"({"models": [{"name": "Net", "modules": [{"path": "1", "name": "norm", "type": ")" + type +
@@ -92,7 +93,9 @@ std::vector<Finding> WithRows(const std::string& type, const std::string& moment
   for (int step = 0; step < 300; ++step) {
     trial.Step().Event(EventKind::kForward, 7, kTraining | kTold);
     if (step < 16)
-      trial.Sample("sample/Net_input_0", {rows, 1}, std::vector<double>(static_cast<std::size_t>(rows)));
+      trial.Sample("sample/Net_input_0",
+                   points ? std::vector<std::int64_t>{rows, 1, 1} : std::vector<std::int64_t>{rows, 1},
+                   std::vector<double>(static_cast<std::size_t>(rows)));
     if (step % 100 == 99) trial.Step(query::Mode::kEval).Event(EventKind::kForward, 7, kTold);
   }
   return testing::FindingsOf(trial, "RunningStatistics", ParameterSet::kLuff);
@@ -103,7 +106,10 @@ TEST(RunningStatistics, AMomentumNextToOneOfSmallBatches_IsNamed) {
   ASSERT_EQ(findings.size(), 1U);
   EXPECT_EQ(findings[0].cause, "fast");
   EXPECT_NE(findings[0].remedy.find("to 0.01"), std::string::npos) << findings[0].remedy;
-  EXPECT_EQ(WithRows("BatchNorm2d", "0.9", 16).size(), 1U);
+  const auto images = WithRows("BatchNorm2d", "0.9", 16);
+  ASSERT_EQ(images.size(), 1U);
+  EXPECT_EQ(images[0].remedy.find("or to 0.1"), std::string::npos) << images[0].remedy;
+  EXPECT_TRUE(WithRows("BatchNorm1d", "0.9", 16, true).empty());  // clouds of points
   EXPECT_TRUE(WithRows("BatchNorm2d", "0.9", 32).empty());  // each sample has many places
   EXPECT_TRUE(WithRows("BatchNorm1d", "0.99", 64).empty());
   EXPECT_TRUE(WithRows("BatchNorm1d", "0.1", 2).empty());

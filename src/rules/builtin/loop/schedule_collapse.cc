@@ -278,7 +278,7 @@ class ScheduleCollapse final : public KeptRule {
   // A scheduler holds the optimizer that it was made for. If another one was made afterwards, it goes on
   // setting the rates of the first, which nobody uses.
   void JudgeOther(const query::Trial& trial, const ModelFacts& facts, Sink& sink) {
-    if (updates_ < limits_.updates || scheduled_ < 1) return;
+    if (updates_ < limits_.updates || scheduled_ < 1 || updating_.size() >= kMaxGroups) return;
     const auto other =
         std::find_if(facts.schedulers().begin(), facts.schedulers().end(), [&](const SchedulerFacts& one) {
           return one.moved && one.optimizer &&
@@ -350,10 +350,11 @@ class ScheduleCollapse final : public KeptRule {
 
   // A function that returns a rate where a factor is expected: the rate that the optimizer was given is
   // multiplied by it, and all rates are about the square of it. A base of 1, with which functions do return
-  // rates, is far above.
+  // rates, is far above. A training that goes on from a file begins where its schedule has come to.
   void JudgeFactor(const query::Trial& trial, const ModelFacts& facts, Sink& sink) {
     constexpr double kLargestBase = 0.05, kMost = 2, kLeast = 0.1;  // the latter two: of the square
-    if (facts.schedulers().size() != 1 || facts.optimizers().size() != 1 || groups_.empty()) return;
+    if (facts.schedulers().size() != 1 || facts.optimizers().size() != 1 || groups_.empty() || loaded_)
+      return;
     const double base = facts.optimizers().front().lr;
     if (facts.schedulers().front().type != "LambdaLR" || !(base > 0 && base <= kLargestBase)) return;
     const bool squares = std::all_of(groups_.begin(), groups_.end(), [&](const auto& entry) {

@@ -74,6 +74,32 @@ TEST(ScheduleCollapse, SchedulersThatMoveTheRatesOfUpdates_AreSilent) {
   EXPECT_EQ(Told({.updates = 19}), kNone);
 }
 
+// One scheduler, whose function makes the rates, of a training that may go on from a file.
+std::vector<std::string> Factors(const std::function<double(int)>& rate, double given, bool resumed) {
+  FakeTrial trial;
+  trial.SetDocument("model", R"({"optimizers": [{"name": "SGD", "number": 0, "type": "SGD", "scheduled": true,
+      "groups": [{"settings": {"lr": 0.001, "initial_lr": )" +
+                                 std::to_string(given) + R"(}, "parameters": 2}]}],
+      "schedulers": [{"type": "LambdaLR", "settings": {}, "optimizer": 0, "moved": true}]})");
+  for (int step = 0; step < 60; ++step) {
+    trial.Step();
+    if (resumed && step == 0)
+      trial.EventJson(R"({"kind": "load_state_dict", "model": "Net", "matched": 9})");
+    trial.Event(EventKind::kOptimizerStep, 0)
+        .Event(EventKind::kSchedulerStep, 0)
+        .Scalar("optimizer/SGD.group0.lr", Role::kOptimizerSetting, rate(step));
+  }
+  return CausesOf(FindingsOf(trial, "ScheduleCollapse", ParameterSet::kLuff));
+}
+
+TEST(ScheduleCollapse, ARateWhereAFactorIsExpected_IsTold_TheEndOfAScheduleThatWasResumedIsNot) {
+  const auto squares = [](int step) { return 1e-4 * std::pow(0.99, step); };
+  EXPECT_EQ(Factors(squares, 0.01, false), std::vector<std::string>{"rate_for_factor"});
+  const auto end = [](int step) { return 0.05 * (0.08 - 0.001 * step); };
+  EXPECT_EQ(Factors(end, 0.05, true), kNone);
+  EXPECT_EQ(Factors([](int step) { return 0.01 * std::pow(0.99, step); }, 0.01, false), kNone);
+}
+
 TEST(ScheduleCollapse, MilestonesOfEpochsThatArePassedInUpdates_AreTold) {
   const auto rate = [](int step) { return step < 4 ? 1e-2 : step < 8 ? 1e-3 : 1e-4; };
   const std::string scheduler =
@@ -93,7 +119,7 @@ TEST(ScheduleCollapse, MilestonesOfEpochsThatArePassedInUpdates_AreTold) {
 
 // OptimizerSettings -----------------------------------------------------------------------------------------
 
-std::vector<Finding> Sgd(double rate, double momentum, const std::string& groups = "") {
+std::vector<Finding> Sgd(double rate, double momentum, const std::string& groups = "", double later = -1) {
   FakeTrial trial;
   trial.SetDocument("model", R"({"optimizers": [{"name": "SGD", "number": 0, "type": "SGD",
       "defaults": {"lr": 0.01, "momentum": 0, "weight_decay": 0}, "groups": [)" +
@@ -102,7 +128,7 @@ std::vector<Finding> Sgd(double rate, double momentum, const std::string& groups
     trial.Step()
         .Loss(2 * std::exp(-0.02 * step))
         .Event(EventKind::kOptimizerStep, 0)
-        .Scalar("optimizer/SGD.group0.lr", Role::kOptimizerSetting, rate)
+        .Scalar("optimizer/SGD.group0.lr", Role::kOptimizerSetting, step > 0 && later >= 0 ? later : rate)
         .Scalar("optimizer/SGD.group0.momentum", Role::kOptimizerSetting, momentum);
   return FindingsOf(trial, "OptimizerSettings", ParameterSet::kLuff);
 }
@@ -132,16 +158,24 @@ TEST(OptimizerSettings, ANameThatTheOptimizerDoesNotRead_IsTold) {
   EXPECT_EQ(told(R"({"lr": 0.01, "learning_rate": 0.01})"), kNone);    // the same
   EXPECT_EQ(told(R"({"lr": 0.01, "lr_scale": 0.1, "name": 1, "depth": 3, "initial_lr": 0.01})"), kNone);
   EXPECT_EQ(told(R"({"lr": 0.01, "epsilon": 0.1})"), kNone);  // SGD has no eps
+  // The program works rates out from it after the first update, when the group was described.
+  EXPECT_EQ(CausesOf(Sgd(0.01, 0.0, R"({"settings": {"lr": 0.01, "learning_rate": 0.1}})", 0.02)), kNone);
 }
 
 // FrozenAtInit ----------------------------------------------------------------------------------------------
 
-std::vector<std::string> Frozen(const std::string& modules, const std::string& parameters, int updates = 20) {
+std::vector<std::string> Frozen(const std::string& modules, const std::string& parameters, int updates = 20,
+                                bool learns = true) {
   FakeTrial trial;
   trial.SetDocument("model", R"({"models": [{"name": "Net", "type": "Net", "modules": [)" + modules +
                                  R"(], "parameters": [)" + parameters +
                                  R"(]}], "optimizers": [{"name": "Adam", "number": 0, "type": "Adam"}]})");
-  for (int step = 0; step < updates; ++step) trial.Step().Loss(1).Event(EventKind::kOptimizerStep, 0);
+  for (int step = 0; step < updates; ++step)
+    trial.Step()
+        .Loss(1)
+        .Event(EventKind::kOptimizerStep, 0)
+        .Tensor("gradient/Net_head.a", Role::kGradient, {0.1, -0.2})
+        .Tensor("gradient/Net_body.a", Role::kGradient, {learns ? 0.1 : 0, learns ? -0.2 : 0});
   return CausesOf(FindingsOf(trial, "FrozenAtInit", ParameterSet::kLuff));
 }
 
@@ -166,6 +200,7 @@ TEST(FrozenAtInit, AFlagOfAModuleThatFreezesNothing_IsTold) {
             kNone);
   EXPECT_EQ(Frozen(R"({"path": "body", "type": "Body", "settings": {"frozen": false}})", trained), kNone);
   EXPECT_EQ(Frozen(flagged, Parameter("bodywork.a", true)), kNone);
+  EXPECT_EQ(Frozen(flagged, trained, 20, false), kNone);  // its forward computes without gradients
 }
 
 TEST(FrozenAtInit, AMisspeltFlagOfAParameter_IsTold) {
@@ -182,10 +217,15 @@ struct Clip {
   bool after = true;  // backward
   int late = 1000;    // from then on clipping measures a norm
   int steps = 40, calls = 1;
+  std::string frozen{};  // path of a parameter
 };
 
 std::vector<std::string> Told(const Clip& story) {
   FakeTrial trial;
+  if (!story.frozen.empty())
+    trial.SetDocument("model", R"({"models": [{"name": "Net", "type": "Net", "parameters": [)" +
+                                   std::string(R"({"path": ")") + story.frozen +
+                                   R"(", "name": "Net_a", "shape": [4, 4], "requires_grad": false}]}]})");
   for (int step = 0; step < story.steps; ++step) {
     trial.Step().Loss(2);
     if (story.after) trial.Event(EventKind::kBackward);
@@ -214,6 +254,10 @@ TEST(ClipSaturated, ClippingThatGetsNoGradients_IsTold) {
   EXPECT_EQ(Told(Clip{.calls = 2}), kNone);     // of several networks
   EXPECT_EQ(Told(Clip{.late = 30}), kNone);     // a part that had no gradient at first
   EXPECT_EQ(Told(Clip{.after = false}), std::vector<std::string>{"misplaced"});
+  // Of a part that a setting of the program has frozen; a table of places is none.
+  EXPECT_EQ(Told(Clip{.frozen = "body.0.weight"}), kNone);
+  EXPECT_EQ(Told(Clip{.frozen = "weight"}), kNone);
+  EXPECT_EQ(Told(Clip{.frozen = "weights.places"}), std::vector<std::string>{"nothing"});
 }
 
 // ParamNotOptimized -----------------------------------------------------------------------------------------

@@ -547,8 +547,8 @@ RuleSpec Spec() {
   // more of divergences; 5: "dropout_before_scores"; 6: CTC, "squashed_twice"; 7: no limits of soft targets;
   // 8: Keras' losses of probabilities, "arguments_exchanged", "bounded_scores", dropped numbers;
   // 9: "relu_into_probabilities", and what Keras' graph says; 10: "sigmoid_into_categorical", "one_class",
-  // classes that a pooled ReLU silences
-  spec.version = 10;
+  // classes that a pooled ReLU silences; 11: "softmax_of_one" of regressions
+  spec.version = 11;
   spec.summary =
       "a loss that is given something else than it needs: probabilities for scores, or the reverse";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };

@@ -2,6 +2,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/format.h"
@@ -57,6 +58,11 @@ class FrozenAtInit final : public KeptRule {
     loaded_ = loaded_ || LoadsWeights(view.index);
     if (view.rows.info.mode != query::Mode::kTrain) return;
     last_.Take(view.rows.info);
+    std::set<std::string> learning;
+    for (const auto& [entry, tensor] : view.index.summaries(format::Role::kGradient))
+      if (entry.summary.l2() > 0 && learning.size() < kMaxDrawn)
+        learning.insert(ParameterOfGradient(tensor.name));
+    if (!learning.empty()) learning_ = std::move(learning);
     if (!loaded_ && all_ < kUnloaded) LookForDrawn(view);
     const std::size_t updates = view.index.events(EventKind::kOptimizerStep).size();
     if (all_ < kUnloaded && (all_ += static_cast<std::int64_t>(updates)) >= kUnloaded) {
@@ -89,6 +95,7 @@ class FrozenAtInit final : public KeptRule {
     io("restored", restored_);
     io("last", last_);
     io("told_without_effect", told_without_effect_);
+    io("learning", learning_, kMaxDrawn);
   }
 
  private:
@@ -113,7 +120,10 @@ class FrozenAtInit final : public KeptRule {
             own.push_back(entry.first);
             return one.requires_grad && !one.optimizer.empty();
           });
-      if (!all || own.empty() || !place.empty()) continue;  // a flag of the module's own, which it heeds
+      // A flag of the module's own, which it heeds: it may compute without gradients.
+      const bool learns = std::any_of(own.begin(), own.end(),
+                                      [&](const std::string& name) { return learning_.contains(name); });
+      if (!all || !learns || !place.empty()) continue;
       place =
           fmt::format("{}{}{}.{}", module.model, module.path.empty() ? "" : ".", module.path, flag->first);
       trained = std::move(own);
@@ -129,8 +139,8 @@ class FrozenAtInit final : public KeptRule {
     finding.since_step = 0;
     finding.tensor = trained.front();
     finding.other_tensors.assign(trained.begin() + 1, trained.end());
-    finding.what = fmt::format("{} = False freezes nothing: {} parameter{} there still trained", place,
-                               trained.size(), trained.size() == 1 ? " is" : "s are");
+    finding.what = fmt::format("{} = False freezes nothing: {} parameter{} still trained", place, trained.size(),
+                               trained.size() == 1 ? " is" : "s are");
     finding.why =
         "torch takes any attribute and reads none but requires_grad of each parameter: these require "
         "gradients, and an "
@@ -390,6 +400,7 @@ class FrozenAtInit final : public KeptRule {
   bool loaded_ = false;
   Anchor last_;
   bool told_without_effect_ = false;
+  std::set<std::string> learning_;  // parameters with a gradient in the newest TRAIN step that told of any
   std::map<std::string, bool> drawn_;  // frozen weights, and whether their values are as drawn
 };
 
