@@ -20,20 +20,22 @@ class Asked:
     """What is known of the models that are called under a tape in a loop of the user's own."""
 
     def __init__(self) -> None:
-        self._told: Identities[bool] = Identities()  # by model: whether it was not asked
+        self._over: Identities[bool] = Identities()  # by model: whether nothing is told of it any more
 
     def called(self, model: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any] | None:
-        """Returns an event if a model is called otherwise than before, as far as the loop says anything."""
+        """Returns an event if a model is not asked for training, and one when the loop says its mode after all: it
+        knows of modes then, and may leave some calls without (those that make attacks, those of a critic).
+        """
         if not record.could_possibly_record():
             return None  # an evaluation
+        over = self._over.get(model)  # False: it was told that it is not asked
         asked = len(arguments) > 1 or named.get("training") is not None
-        known = self._told.get(model)
-        if known == (not asked):
+        if over or (over is False and not asked):
             return None
         dropout, norms = (0, 0) if asked else _that_depend_on_it(model)
-        if known is None and not dropout and not norms:
+        self._over[model] = not dropout and not norms
+        if over is None and self._over.get(model):
             return None
-        self._told[model] = not asked
         return {"kind": "mode_not_asked", "model": str(model.name), "dropout": dropout, "batch_norm": norms}
 
 

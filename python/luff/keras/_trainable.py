@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import keras
 
 from luff._weak import Identities
-from luff.keras._names import Names
+from luff.keras._names import Names, layers_of
 
 __all__ = ["TrainableSets"]
 
@@ -36,8 +36,8 @@ class TrainableSets:
     def look(self, model: Any, names: Names) -> list[dict[str, Any]]:
         """Returns an event if the sets differ in another way than was told; called in a TRAIN step."""
         self.again = False
-        if type(model).train_step is not keras.Model.train_step:
-            return []  # it trains what it likes
+        if not _is_trained_by_keras(model):
+            return []
         now: Identities[bool] = Identities()
         for variable in model.trainable_variables:
             now[variable] = True
@@ -48,7 +48,7 @@ class TrainableSets:
             "kind": "trainable_set",
             "model": str(model.name),
             "trainable": len(now),
-            "frozen": sum(names.of(variable).is_parameter for variable in model.non_trainable_variables),
+            "frozen": _frozen(model, now),
             "added": sorted(names.of(variable).name for variable in added)[:_MOST],
             "removed": sorted(names.of(variable).name for variable in removed)[:_MOST],
         }
@@ -68,6 +68,22 @@ class TrainableSets:
         if known is None or known.function() is not function:
             known = self._known[model] = _Known(weakref.ref(function), now)
         return known
+
+
+def _is_trained_by_keras(model: Any) -> bool:
+    """Whether neither its class nor the script gives it a step of its own, which trains what it likes."""
+    return (
+        getattr(model.train_step, "__func__", None) is keras.Model.train_step
+        and type(model).make_train_function is keras.Model.make_train_function
+    )
+
+
+def _frozen(model: Any, now: Identities[bool]) -> int:
+    """Returns how many variables were made to be trained and are not; others, as the codes of a layer that moves
+    them by itself, are no parameters that somebody froze.
+    """
+    made = {id(variable): variable for _, layer in layers_of(model) for variable in layer._trainable_variables}
+    return sum(variable not in now for variable in made.values())
 
 
 def _without(some: Identities[bool], others: Identities[bool]) -> list[Any]:

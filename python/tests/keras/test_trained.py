@@ -103,6 +103,30 @@ def test_models_with_a_step_of_their_own_are_not(fit):
     assert fit(model) == []
 
 
+@pytest.mark.filterwarnings("ignore:The model does not have any trainable weights")
+def test_models_that_move_their_weights_by_themselves_are_not(fit):
+    class Means(layers.Layer):
+        def build(self, shape):
+            self.kernel = self.add_weight(shape=(shape[-1],), name="kernel", trainable=False)
+
+        def call(self, x):
+            self.kernel.assign(0.9 * self.kernel + 0.1 * keras.ops.mean(x, axis=0))
+            return keras.ops.sum((x - self.kernel) ** 2, axis=-1)
+
+    model = keras.Sequential([layers.Input((64,)), Means()])
+    model.compile("adam", "mse")
+    assert fit(model) == []
+
+
+@pytest.mark.filterwarnings("ignore:The model does not have any trainable weights")
+def test_models_that_are_given_a_step_are_not(fit):
+    model, _ = a_model()
+    step = model.train_step
+    model.train_step = lambda data: step(data)
+    model.trainable = False
+    assert fit(model) == []
+
+
 def test_the_same_without_a_difference_in_results(data):
     def weights(callbacks):
         keras.utils.set_random_seed(3)
@@ -163,6 +187,16 @@ def test_models_that_have_no_mode_or_their_own_are_not(tmp_path, data):
     hidden = layers.Dropout(0.5)(layers.Dense(8)(inputs), training=True)
     masks = keras.Model(inputs, layers.Dense(10, "softmax")(hidden))
     assert loop(tmp_path / "masks", data, lambda m, x: m(x), masks) == []
+
+
+def test_a_loop_that_asks_now_and_then_is_told_once(tmp_path, data):
+    def call(model, x):
+        attacked = x + 0.01 * tf.sign(model(x))  # without dropout
+        return model(attacked, training=True)
+
+    model = keras.Sequential([layers.Input((64,)), layers.Dense(64), layers.Dropout(0.3)])
+    events = loop(tmp_path / "run", data, call, model)
+    assert [event["dropout"] for event in events] == [1, 0]
 
 
 def test_a_loop_that_begins_to_ask_is_told_as_over(tmp_path, data):

@@ -1,19 +1,33 @@
 #include "rules/facts/cut_ids.h"
 
+#include <algorithm>
 #include <cmath>
 #include <set>
 
 #include "luff/tensor/dtype.h"
+#include "rules/facts/model_facts.h"
 #include "rules/facts/sample.h"
+#include "rules/facts/step_memo.h"
 #include "rules/kit/select.h"
 
 namespace luff::rules {
+namespace {
+
+// Whether all embeddings are Keras' own: a class of a script that is called so may be made for coordinates.
+bool AllAreTables(const ModelFacts& facts) {
+  return facts.keras() &&
+         std::all_of(facts.modules().begin(), facts.modules().end(),
+                     [](const ModuleFacts& module) { return module.type != "Embedding" || module.builtin; });
+}
+
+}  // namespace
 
 std::optional<CutIds::Cut> CutIds::OnStep(const StepView& view) {
   std::optional<Cut> found;
   if (view.rows.info.superseded) return found;
   for (const auto& [entry, tensor] : view.index.summaries(format::Role::kInput)) {
     if (tensor.module_type != "Embedding" || !IsFloating(entry.dtype)) continue;
+    if (!AllAreTables(view.memo.Facts(view))) return found;
     if (batches_.size() >= kMaxTables && !batches_.contains(tensor.name)) continue;
     const auto sample = LoadSample(view, entry);
     if (sample == nullptr) continue;

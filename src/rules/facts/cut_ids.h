@@ -9,7 +9,7 @@
 
 namespace luff::rules {
 
-/// Embedding tables that are asked for numbers between the ids: Keras casts them to integers.
+/// Embedding tables of Keras that are asked for numbers between the ids: Keras casts them to integers.
 /// **Thread-compatible.**
 class CutIds {
  public:

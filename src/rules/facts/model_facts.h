@@ -55,6 +55,7 @@ struct ModuleFacts {
   std::string name;  // as in names of tensors; "" if it has none
   std::optional<std::uint32_t> number;
   bool training = true;
+  bool builtin = false;                   // a class of the framework
   bool has_parameters = false;            // of its own, not of its submodules
   bool trains = false;                    // one of them requires a gradient
   std::map<std::string, double> numbers;  // settings that are numbers; flags are 0 or 1

@@ -1,5 +1,6 @@
 #include "rules/facts/trainable_sets.h"
 
+#include <algorithm>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -30,7 +31,8 @@ std::int64_t ParametersIn(const nlohmann::json& event, const char* key) {
 
 }  // namespace
 
-void TrainableSets::Take(const nlohmann::json& event, std::int64_t step) {
+void TrainableSets::Take(const nlohmann::json& event, std::int64_t step,
+                         const std::set<std::string>& trained) {
   const auto name = event.find("model");
   if (name == event.end() || !name->is_string()) return;
   const std::string key = name->get<std::string>().substr(0, 300);
@@ -43,12 +45,15 @@ void TrainableSets::Take(const nlohmann::json& event, std::int64_t step) {
   model.added = NamesIn(event, "added", kMaxNames);
   model.removed = NamesIn(event, "removed", kMaxNames);
   model.since = step;
+  model.has_added = std::any_of(model.added.begin(), model.added.end(),
+                                [&](const std::string& one) { return trained.contains(one); });
 }
 
-std::optional<TrainableSets::Told> TrainableSets::OnStep(const StepView& view) {
+std::optional<TrainableSets::Told> TrainableSets::OnStep(const StepView& view,
+                                                         const std::set<std::string>& trained) {
   const query::StepInfo& info = view.rows.info;
   over_.reset();
-  for (const auto& event : view.index.json_events("trainable_set")) Take(*event, info.mode_step);
+  for (const auto& event : view.index.json_events("trainable_set")) Take(*event, info.mode_step, trained);
   if (models_.empty() || info.superseded) return std::nullopt;
   const bool updated = !view.index.events(format::EventKind::kOptimizerStep).empty();
   std::set<std::string> called;

@@ -31,8 +31,9 @@ class TrainableSets {
   };
   static constexpr std::int64_t kSteps = 16;
 
-  /// Call at each TRAIN step. Returns what the step has made certain; each is told once.
-  [[nodiscard]] std::optional<Told> OnStep(const StepView& view);
+  /// Call at each TRAIN step. Returns what the step has made certain; each is told once. `trained`: names of
+  /// parameters that had a gradient in an update so far.
+  [[nodiscard]] std::optional<Told> OnStep(const StepView& view, const std::set<std::string>& trained);
   /// The fault of a model that was told and is over as of this step.
   [[nodiscard]] std::optional<Fault> Over();
   void VisitFields(Fields& io);
@@ -50,10 +51,10 @@ class TrainableSets {
     std::int64_t kept = 0;   // updates with a gradient of one of `removed`
     std::int64_t told = -1;  // the fault that was reported
     bool updated = false;    // an update came in one of its steps
-    bool has_added = false;  // one of `added` got a gradient
+    bool has_added = false;  // one of `added` got a gradient, also before: another model trains it
     void VisitFields(Fields& io);
   };
-  void Take(const nlohmann::json& event, std::int64_t step);
+  void Take(const nlohmann::json& event, std::int64_t step, const std::set<std::string>& trained);
 
   std::map<std::string, Model> models_;
   std::optional<Fault> over_;

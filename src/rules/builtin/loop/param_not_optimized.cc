@@ -57,7 +57,7 @@ class ParamNotOptimized final : public KeptRule {
       names_.insert(ParameterOfGradient(tensor.name));
     }
     for (const ReachFacts& reach : ReachesOf(view.index)) Judge(view, reach, sink);
-    const auto compiled = compiled_.OnStep(view);
+    const auto compiled = compiled_.OnStep(view, names_);
     if (const auto over = compiled_.Over()) Heal(CauseOf(*over), view, sink);
     if (compiled) TellCompiled(view, *compiled, sink);
   }
@@ -216,9 +216,13 @@ class ParamNotOptimized final : public KeptRule {
                           std::inserter(leaves_both, leaves_both.begin()));
     suspects_ = std::move(suspects);
     leaves_ = std::move(leaves);
+    std::set<Shape> own;  // copies of these are made for inner steps (meta-learning)
+    if (!reach.made.empty())
+      for (const auto& [name, parameter] : facts.parameters()) own.insert(parameter.shape);
     std::set<Shape> made;  // a weight and its bias: a layer
     for (const Shape& shape : reach.made)
-      if (shape.size() > 1 && !inputs_.contains(shape) && reach.made.contains({shape.front()}))
+      if (shape.size() > 1 && !inputs_.contains(shape) && !own.contains(shape) &&
+          reach.made.contains({shape.front()}))
         made.insert(shape);
     std::set<Shape> made_both;
     std::set_intersection(made.begin(), made.end(), made_.begin(), made_.end(),

@@ -14,10 +14,11 @@ using testing::FakeTrial;
 
 // A model of Keras with two layers, and what its compiled step updates.
 struct Story {
-  std::vector<std::string> updated = {"head"};  // from step 40 on; before, both layers
-  std::vector<std::string> events = {};         // at step 40
-  bool first_event = false;                     // they come at step 0
-  std::string late = {};                        // an event at step 70
+  std::vector<std::string> updated = {"head"};         // from step 40 on
+  std::vector<std::string> events = {};                // at step 40
+  bool first_event = false;                            // they come at step 0
+  std::string late = {};                               // an event at step 70
+  std::vector<std::string> before = {"body", "head"};  // updated before step 40
 };
 
 std::vector<Finding> Told(const Story& story) {
@@ -29,7 +30,7 @@ std::vector<Finding> Told(const Story& story) {
     trial.Step().Loss(1);
     trial.Sample("sample/net_input_0", {2, 2}, {0.1, 0.2, 0.3, 0.1 * step});
     const auto updated =
-        step >= 40 || story.first_event ? story.updated : std::vector<std::string>{"body", "head"};
+        step >= 40 || story.first_event ? story.updated : story.before;
     if (!updated.empty()) trial.Event(EventKind::kOptimizerStep, 0);
     for (const std::string& layer : updated)
       trial.Tensor("gradient/" + layer + "/weights/kernel", Role::kGradient, {0.1});
@@ -60,14 +61,18 @@ TEST(ParamNotOptimized, AModelOfKerasThatIsFrozenAsAWhole_Stops) {
 }
 
 TEST(ParamNotOptimized, LayersThatAreUnfrozenWithoutCompile_AreNamed_UntilTheyAreTrained) {
-  const auto findings = Told({.events = {Event(2, 0, kBody, "")}});
+  const std::vector<std::string> head = {"head"};
+  const auto findings = Told({.events = {Event(2, 0, kBody, "")}, .before = head});
   ASSERT_EQ(findings.size(), 1U);
   EXPECT_EQ(findings[0].cause, "unfrozen_late");
   EXPECT_EQ(findings[0].tensor, "body/weights/kernel");
   EXPECT_EQ(findings[0].step, 55);
   EXPECT_FALSE(findings[0].healed);
-  EXPECT_TRUE(Told({.events = {Event(2, 0, kBody, "")}, .late = Event(2, 0, "", "")}).at(0).healed);
-  EXPECT_TRUE(Told({.updated = {"body", "head"}, .events = {Event(2, 0, kBody, "")}}).empty());
+  EXPECT_TRUE(
+      Told({.events = {Event(2, 0, kBody, "")}, .late = Event(2, 0, "", ""), .before = head}).at(0).healed);
+  EXPECT_TRUE(
+      Told({.updated = {"body", "head"}, .events = {Event(2, 0, kBody, "")}, .before = head}).empty());
+  EXPECT_TRUE(Told({.events = {Event(2, 0, kBody, "")}}).empty());  // another model's turn trains them
 }
 
 TEST(ParamNotOptimized, LayersThatAreFrozenWithoutCompile_AreNamed_IfTheyAreTrained) {

@@ -289,6 +289,7 @@ TEST(ParamNotOptimized, ALayerThatIsMadeInForward_IsTold) {
   EXPECT_EQ(Made("[[10, 32]]", "[[10, 32]]"), kNone);  // one tensor: a perturbation, a code
   EXPECT_EQ(Made("[[10, 32], [32]]", "[[10, 32], [32]]"), kNone);
   EXPECT_EQ(Made(layer, layer, "input"), kNone);
+  EXPECT_EQ(Made("[[8, 8], [8]]", "[[8, 8], [8]]"), kNone);  // a copy of the model's, as in an inner step
   EXPECT_EQ(Made(R"("text")", R"([1, [2]])"), kNone);
 }
 

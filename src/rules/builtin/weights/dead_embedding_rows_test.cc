@@ -61,8 +61,12 @@ TEST(DeadEmbeddingRows, WholeVocabulary_SmallCorpus_AndPadding_AreSilent) {
 }
 
 // What a table of Keras gets, as it stands before the cast to integers.
-std::vector<Finding> OfNumbers(const std::function<double(int)>& number) {
+std::vector<Finding> OfNumbers(const std::function<double(int)>& number,
+                               const std::string& framework = "keras", const std::string& builtin = "true") {
   FakeTrial trial;
+  trial.SetDocument("model", R"({"framework": ")" + framework + R"(", "models": [{"name": "net", "modules": [
+    {"path": "embedding", "name": "embedding", "type": "Embedding", "builtin": )" +
+                                 builtin + "}]}]}");
   trial.Define("embedding/inputs", Role::kInput, "Embedding");
   for (int step = 0; step < 6; ++step) {
     std::vector<double> values;
@@ -82,6 +86,12 @@ TEST(DeadEmbeddingRows, NumbersThatAreNoIds_AreNamed) {
   const auto standardised = OfNumbers([](int i) { return (i % 200 - 100) / 40.0; });
   ASSERT_EQ(standardised.size(), 1U);
   EXPECT_EQ(standardised[0].severity, Severity::kWarn);
+}
+
+TEST(DeadEmbeddingRows, EmbeddingsOfNumbers_ThatAScriptWritesItself_AreSilent) {
+  const auto coordinate = [](int i) { return i % 200 / 200.0; };
+  EXPECT_TRUE(OfNumbers(coordinate, "torch", "false").empty());  // a module that is called Embedding
+  EXPECT_TRUE(OfNumbers(coordinate, "keras", "false").empty());
 }
 
 TEST(DeadEmbeddingRows, WholeNumbersAsFloats_AreSilent) {

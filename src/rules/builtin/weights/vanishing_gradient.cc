@@ -316,7 +316,7 @@ class Luff final : public KeptRule {
     std::int64_t updates = 0, layers = 0;
     double ratio = 1, passed = 1;
     std::string tensor;
-    bool told = false;
+    bool told = false, over = false;
     void VisitFields(Fields& io) {
       io("updates", updates);
       io("layers", layers);
@@ -324,6 +324,7 @@ class Luff final : public KeptRule {
       io("passed", passed);
       io("tensor", tensor);
       io("told", told);
+      io("over", over);
     }
   };
 
@@ -344,7 +345,13 @@ class Luff final : public KeptRule {
 
   // Returns true once this has been reported.
   bool ThroughSigmoids(const StepView& view, Sink& sink) {
-    if (bounded_.told) return true;
+    if (bounded_.told) {
+      if (!bounded_.over && tracker_.AnyImprovedSinceSettled(0.03)) {
+        bounded_.over = true;  // such nets may learn at last
+        sink.Heal("sigmoids", bounded_.tensor, view.rows.info.mode_step);
+      }
+      return true;
+    }
     if (bounded_.updates < limits_.first || bounded_.layers < kBoundedLayers) return false;
     if (updates_ < kStandingStill || !tracker_.EnoughEvidence(kStandingStill)) return false;
     const std::int64_t sigmoids = SigmoidsBetween(view.memo.Facts(view));

@@ -41,8 +41,10 @@ TEST(VanishingGradient, FewLayers_AMildFall_OrWeightsThatMove_AreSilentAtTheStar
   EXPECT_TRUE(FindingsOf(Deep(10, 0.3, 1e-3), "VanishingGradient", ParameterSet::kLuff).empty());
 }
 
-// Layers with an activation behind each, under an optimizer that moves all of them; the loss falls by `fall`.
-std::vector<Finding> Through(const std::string& activation, int layers, double factor, double fall) {
+// Layers with an activation behind each, under an optimizer that moves all of them; the loss falls by `fall`, and
+// by `late` from step 110 on.
+std::vector<Finding> Through(const std::string& activation, int layers, double factor, double fall,
+                             double late = 0) {
   FakeTrial trial;
   std::string modules;
   for (int layer = 0; layer < layers; ++layer) {
@@ -54,7 +56,8 @@ std::vector<Finding> Through(const std::string& activation, int layers, double f
   trial.SetDocument("model",
                     R"({"framework": "keras", "models": [{"name": "net", "modules": [)" + modules + "]}]}");
   for (int step = 0; step < 130; ++step) {
-    trial.Step().Loss(2.3 * (1 - fall * step / 96) + 0.01 * (step % 3));
+    const double now = fall * step / 96 + (step < 110 ? 0 : late);
+    trial.Step().Loss(2.3 * (1 - now) + 0.01 * (step % 3));
     for (int layer = 0; layer < layers; ++layer) {
       const std::string name = "dense_" + std::to_string(layer) + "/weights/kernel";
       trial.Define("gradient/" + name, Role::kGradient, "Linear");
@@ -76,6 +79,14 @@ TEST(VanishingGradient, SigmoidsInARow_WhileTheLossStandsStill_AreNamed) {
   EXPECT_EQ(findings[0].step, 95);
   EXPECT_EQ(findings[0].tensor, "gradient/dense_0/weights/kernel");
   EXPECT_NE(findings[0].what.find("5 sigmoids"), std::string::npos);
+  EXPECT_FALSE(findings[0].healed);
+}
+
+TEST(VanishingGradient, SigmoidsThatLearnAtLast_Heal) {
+  const auto findings = Through("Sigmoid", 6, 0.2, 0, 0.3);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "sigmoids");
+  EXPECT_TRUE(findings[0].healed);
 }
 
 TEST(VanishingGradient, SigmoidsThatLearn_Few_OrOtherActivations_AreSilent) {
