@@ -75,7 +75,7 @@ def _equal_numbers(tensor: Any, shape: tuple[int, ...], numbers: Any) -> bool:
 class Batches:
     """Weak references to the tensors of the newest batch. Under the hook's lock and guard, but for `on`."""
 
-    on = False  # batches are looked at: samples are taken, and nothing says that targets come from elsewhere
+    on = False  # batches are looked at: from the first loss that got an output of a model on, in all of the process
 
     def __init__(self) -> None:
         self._tensors: list[weakref.ref[Any]] = []
