@@ -405,6 +405,23 @@ def test_the_model_is_described(watched):
     assert session.documents["environment"]["torch"] == torch.__version__
 
 
+@pytest.mark.filterwarnings("ignore:Detected call of")
+@pytest.mark.parametrize("of_model", [True, False])
+def test_a_scheduler_moves_the_rates_of_what_a_model_holds_only(watched, of_model):
+    _, session = watched()
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    held = model.parameters() if of_model else [torch.zeros(1)]  # to work out a weight of the loss
+    scheduler = torch.optim.lr_scheduler.StepLR(torch.optim.SGD(held, lr=1.0), 1, 0.9)
+    for _ in range(4):
+        optimizer.zero_grad()
+        model(torch.randn(8, 4)).pow(2).mean().backward()
+        optimizer.step()
+        scheduler.step()
+    (told,) = session.documents["model"]["schedulers"]
+    assert told["moved"] is of_model
+
+
 def test_two_models_of_one_class_and_wrappers(watched):
     _, session = watched()
     cases.data_parallel()
