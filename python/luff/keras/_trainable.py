@@ -82,7 +82,9 @@ def _frozen(model: Any, now: Identities[bool]) -> int:
     """Returns how many variables were made to be trained and are not; others, as the codes of a layer that moves
     them by itself, are no parameters that somebody froze.
     """
-    made = {id(variable): variable for _, layer in layers_of(model) for variable in layer._trainable_variables}
+    made = {
+        id(variable): variable for _, layer in layers_of(model) for variable in layer._trainable_variables
+    }
     return sum(variable not in now for variable in made.values())
 
 

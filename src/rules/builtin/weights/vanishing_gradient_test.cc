@@ -41,8 +41,8 @@ TEST(VanishingGradient, FewLayers_AMildFall_OrWeightsThatMove_AreSilentAtTheStar
   EXPECT_TRUE(FindingsOf(Deep(10, 0.3, 1e-3), "VanishingGradient", ParameterSet::kLuff).empty());
 }
 
-// Layers with an activation behind each, under an optimizer that moves all of them; the loss falls by `fall`, and
-// by `late` from step 110 on.
+// Layers with an activation behind each, under an optimizer that moves all of them; the loss falls by `fall`,
+// and by `late` from step 110 on.
 std::vector<Finding> Through(const std::string& activation, int layers, double factor, double fall,
                              double late = 0) {
   FakeTrial trial;
