@@ -155,10 +155,10 @@ TEST(Grouping, TargetsThatSeemUnrelated_FollowFromSortedBatchesAndLostColumns) {
 }
 
 TEST(Grouping, WhatCostsLittle_LeadsNoFailure) {
-  for (const auto& [rule, cause] : std::vector<std::pair<const char*, const char*>>{
-           {"BatchOrder", "same_order"},
-           {"FrozenAtInit", "freeze_without_effect"},
-           {"ScheduleCollapse", "other_optimizer"}}) {
+  for (const auto& [rule, cause] :
+       std::vector<std::pair<const char*, const char*>>{{"BatchOrder", "same_order"},
+                                                        {"FrozenAtInit", "freeze_without_effect"},
+                                                        {"ScheduleCollapse", "other_optimizer"}}) {
     EXPECT_EQ(LeaderOf(Caused("Underfit", "underfit", 90), std::vector{Caused(rule, cause, 5)}), "") << rule;
     EXPECT_FALSE(TakesOver(Caused(rule, cause, 99), Caused("Underfit", "underfit", 90))) << rule;
   }

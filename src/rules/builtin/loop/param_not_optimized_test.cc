@@ -29,8 +29,7 @@ std::vector<Finding> Told(const Story& story) {
   for (int step = 0; step < 90; ++step) {
     trial.Step().Loss(1);
     trial.Sample("sample/net_input_0", {2, 2}, {0.1, 0.2, 0.3, 0.1 * step});
-    const auto updated =
-        step >= 40 || story.first_event ? story.updated : story.before;
+    const auto updated = step >= 40 || story.first_event ? story.updated : story.before;
     if (!updated.empty()) trial.Event(EventKind::kOptimizerStep, 0);
     for (const std::string& layer : updated)
       trial.Tensor("gradient/" + layer + "/weights/kernel", Role::kGradient, {0.1});

@@ -23,7 +23,7 @@ constexpr const char* kName = "RunningStatistics";
 constexpr std::size_t kMaxModels = 256;
 constexpr double kFast = 0.9;  // momentum with which hardly more than the newest batch is left
 constexpr std::int64_t kFewRows = 32, kFewMaps = 16;  // samples of a batch whose statistics are rough
-constexpr std::int64_t kMany = 1 << 20;                // of one whose rows have many samples each
+constexpr std::int64_t kMany = 1 << 20;               // of one whose rows have many samples each
 constexpr std::int64_t kBatches = 16;                 // that are measured
 constexpr std::int64_t kUpdates = 32;  // of any optimizer, before a model is said to be left behind
 
@@ -178,7 +178,8 @@ class RunningStatistics final : public KeptRule {
           layer, momentum);
       const double meant = std::max(std::round((1 - momentum) * 1e6) / 1e6, 0.01);
       finding.remedy = fmt::format(
-          "set the momentum of batch normalisation to {:g}{}, PyTorch's default; other libraries call momentum "
+          "set the momentum of batch normalisation to {:g}{}, PyTorch's default; other libraries call "
+          "momentum "
           "what is 1 - momentum here",
           meant, meant == 0.1 ? "" : ", or to 0.1");
       finding.causes = {"a momentum taken over from another library"};

@@ -110,7 +110,7 @@ TEST(RunningStatistics, AMomentumNextToOneOfSmallBatches_IsNamed) {
   ASSERT_EQ(images.size(), 1U);
   EXPECT_EQ(images[0].remedy.find("or to 0.1"), std::string::npos) << images[0].remedy;
   EXPECT_TRUE(WithRows("BatchNorm1d", "0.9", 16, true).empty());  // clouds of points
-  EXPECT_TRUE(WithRows("BatchNorm2d", "0.9", 32).empty());  // each sample has many places
+  EXPECT_TRUE(WithRows("BatchNorm2d", "0.9", 32).empty());        // each sample has many places
   EXPECT_TRUE(WithRows("BatchNorm1d", "0.99", 64).empty());
   EXPECT_TRUE(WithRows("BatchNorm1d", "0.1", 2).empty());
   EXPECT_TRUE(WithRows("BatchNorm", "0.99", 8).empty());  // Flax

@@ -83,8 +83,7 @@ std::vector<std::string> Factors(const std::function<double(int)>& rate, double 
       "schedulers": [{"type": "LambdaLR", "settings": {}, "optimizer": 0, "moved": true}]})");
   for (int step = 0; step < 60; ++step) {
     trial.Step();
-    if (resumed && step == 0)
-      trial.EventJson(R"({"kind": "load_state_dict", "model": "Net", "matched": 9})");
+    if (resumed && step == 0) trial.EventJson(R"({"kind": "load_state_dict", "model": "Net", "matched": 9})");
     trial.Event(EventKind::kOptimizerStep, 0)
         .Event(EventKind::kSchedulerStep, 0)
         .Scalar("optimizer/SGD.group0.lr", Role::kOptimizerSetting, rate(step));

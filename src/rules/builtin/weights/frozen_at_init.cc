@@ -139,8 +139,8 @@ class FrozenAtInit final : public KeptRule {
     finding.since_step = 0;
     finding.tensor = trained.front();
     finding.other_tensors.assign(trained.begin() + 1, trained.end());
-    finding.what = fmt::format("{} = False freezes nothing: {} parameter{} still trained", place, trained.size(),
-                               trained.size() == 1 ? " is" : "s are");
+    finding.what = fmt::format("{} = False freezes nothing: {} parameter{} still trained", place,
+                               trained.size(), trained.size() == 1 ? " is" : "s are");
     finding.why =
         "torch takes any attribute and reads none but requires_grad of each parameter: these require "
         "gradients, and an "
@@ -400,7 +400,7 @@ class FrozenAtInit final : public KeptRule {
   bool loaded_ = false;
   Anchor last_;
   bool told_without_effect_ = false;
-  std::set<std::string> learning_;  // parameters with a gradient in the newest TRAIN step that told of any
+  std::set<std::string> learning_;     // parameters with a gradient in the newest TRAIN step that told of any
   std::map<std::string, bool> drawn_;  // frozen weights, and whether their values are as drawn
 };
 
