@@ -227,6 +227,25 @@ for step in range(30):
     optimizer.step()
 """
 
+AVERAGED = """
+import torch
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+encoder = torch.nn.Linear(8, 4)
+encoder.requires_grad_(False)
+model = torch.nn.Sequential(encoder, torch.nn.Tanh(), torch.nn.Linear(4, 3))
+average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+for step in range(30):
+    x = torch.randn(16, 8)
+    loss = torch.nn.functional.cross_entropy(model(x), x[:, :3].argmax(1))
+    optimizer.zero_grad()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    average.update_parameters(model)
+"""
+
 SAMPLES = {
     "classes": CLASSES,
     "numbers": NUMBERS,
@@ -237,6 +256,7 @@ SAMPLES = {
     "words": WORDS,
     "masks": MASKS,
     "likenesses": LIKENESSES,
+    "averaged": AVERAGED,
 }
 
 
