@@ -73,6 +73,15 @@ class Step:
         self.loss_outputs: list[Any] = []  # weak references to outputs of loss modules
         self.loss_nodes: dict[int, str] = {}  # sequence numbers of nodes that made losses, and their kinds
 
+    @property
+    def accumulates(self) -> bool:
+        """Whether gradients of backward passes wait for an update, or for more of them."""
+        return self.mode == _TRAIN and self.decided and not self.updated
+
+    def goes_on(self, batch: int) -> bool:
+        """Whether models have got this batch in the step: a backward pass makes all their calls training."""
+        return self.may_train and self.batch == batch
+
 
 class StepContext:
     """What evidence sees of the training: the open step, its session, and the models. `Machine` implements it.

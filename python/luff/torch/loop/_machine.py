@@ -239,7 +239,7 @@ class Machine(Steps):
 
     def _enter(self, root: Any, module: Any) -> None:
         """Opens the step that this forward pass belongs to."""
-        mode, may_train, batch = self.writer.forced, False, None
+        mode, may_train, batch, step = self.writer.forced, False, None, self.step
         grad = torch.is_grad_enabled()
         self.loaders.called = True
         if mode is None:
@@ -247,11 +247,11 @@ class Machine(Steps):
                 mode = _EVAL
             elif module.training or root in self._trains_in_eval:
                 # A loop over the data of evaluations may leave gradients on, and the mode as it is.
-                may_train = self.loaders.evaluates and not self._accumulates()
+                may_train = self.loaders.evaluates and not (step is not None and step.accumulates)
                 mode = _EVAL if may_train else _TRAIN
                 if may_train:
                     batch = self.loaders.batch()
-                    if self._goes_on(batch):
+                    if step is not None and step.goes_on(batch):
                         return
             else:
                 mode, may_train = _EVAL, True
@@ -265,16 +265,6 @@ class Machine(Steps):
         if step is not None and step.mode != self._last_mode:
             self._last_mode = step.mode
             self.event(_MODE_CHANGE, codes.NO_ID, step.mode)
-
-    def _accumulates(self) -> bool:
-        """Whether gradients of backward passes wait for an update, or for more of them."""
-        step = self.step
-        return step is not None and step.mode == _TRAIN and step.decided and not step.updated
-
-    def _goes_on(self, batch: int) -> bool:
-        """Whether models have got this batch in the open step: a backward pass makes all their calls training."""
-        step = self.step
-        return step is not None and step.may_train and step.batch == batch
 
     def _enter_train(self) -> None:
         step = self.step
