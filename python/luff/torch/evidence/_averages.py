@@ -6,13 +6,13 @@ Looked at in evaluations 1, 2, 3, 4, 6, 8, 12, 16, … of a model; uses no torch
 
 from __future__ import annotations
 
-import weakref
 from typing import Any
 
 import numpy as np
 import torch
 from torch.nn.parameter import is_lazy
 
+from luff._weak import Identities
 from luff.torch.capture._memory import array_of
 from luff.torch.capture._names import Names, shapes_of, unwrap
 from luff.torch.evidence._events import WaitingEvents
@@ -42,11 +42,10 @@ def _values_of(model: Any) -> Values | None:
 class _Evaluated:
     """A model that is evaluated."""
 
-    __slots__ = ("called", "calls", "first", "shapes", "way")
+    __slots__ = ("calls", "first", "shapes", "way")
 
     def __init__(self, called: Any) -> None:
         model = unwrap(called)
-        self.called = weakref.ref(called)
         self.calls = 0
         self.first = _values_of(model)
         self.shapes = shapes_of(model)
@@ -58,17 +57,15 @@ class Averages(WaitingEvents):
 
     def __init__(self) -> None:
         super().__init__()
-        self._models: dict[int, _Evaluated] = {}
+        self._models: Identities[_Evaluated] = Identities()
 
     def model_called(self, module: Any, names: Names) -> None:
         """Called when an evaluation calls a model."""
-        seen = self._models.get(id(module))
-        if seen is None or seen.called() is not module:
-            if seen is None and len(self._models) >= _MODELS:
-                self._models = {key: one for key, one in self._models.items() if one.called() is not None}
-                if len(self._models) >= _MODELS:
-                    return
-            seen = self._models[id(module)] = _Evaluated(module)
+        seen = self._models.get(module)
+        if seen is None:
+            if len(self._models) >= _MODELS:
+                return
+            seen = self._models[module] = _Evaluated(module)
         if seen.first is None:
             return
         seen.calls += 1

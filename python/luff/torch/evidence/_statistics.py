@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.nn.parameter import is_lazy
 
+from luff._weak import Identities
 from luff.torch.capture._memory import Array, array_of
 from luff.torch.capture._names import Names, unwrap
 from luff.torch.evidence._events import WaitingEvents
@@ -27,11 +28,10 @@ _NORM = torch.nn.modules.batchnorm._BatchNorm
 class _Evaluated:
     """A model that is evaluated."""
 
-    __slots__ = ("called", "calls", "layers", "told", "weight", "weights")
+    __slots__ = ("calls", "layers", "told", "weight", "weights")
 
     def __init__(self, called: Any) -> None:
         model = unwrap(called)
-        self.called = weakref.ref(called)
         layers = [m for m in model.modules() if isinstance(m, _NORM) and m.running_mean is not None]
         self.layers = [weakref.ref(layer) for layer in layers[:_LAYERS]]
         weights = (p for p in model.parameters() if not is_lazy(p) and p.dim() > 1)
@@ -62,17 +62,15 @@ class Statistics(WaitingEvents):
 
     def __init__(self) -> None:
         super().__init__()
-        self._models: dict[int, _Evaluated] = {}
+        self._models: Identities[_Evaluated] = Identities()
 
     def model_called(self, module: Any, names: Names) -> None:
         """Called when an evaluation calls a model."""
-        seen = self._models.get(id(module))
-        if seen is None or seen.called() is not module:
-            if seen is None and len(self._models) >= _MODELS:
-                self._models = {key: one for key, one in self._models.items() if one.called() is not None}
-                if len(self._models) >= _MODELS:
-                    return
-            seen = self._models[id(module)] = _Evaluated(module)
+        seen = self._models.get(module)
+        if seen is None:
+            if len(self._models) >= _MODELS:
+                return
+            seen = self._models[module] = _Evaluated(module)
         if not seen.layers or module.training:
             return
         seen.calls += 1
