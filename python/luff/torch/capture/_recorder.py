@@ -15,6 +15,7 @@ import torch
 from luff import _codes as codes
 from luff._codes import GapReason, Role
 from luff._hook import Session
+from luff._weak import Identities
 from luff.torch.capture._describe import describe, has_moved, settings_of
 from luff.torch.capture._device import DeviceRows, is_divisor, is_on_device, record_number, scalar_of
 from luff.torch.capture._memory import Layouts, address_of, is_readable, read_scalar
@@ -62,9 +63,8 @@ class Recorder:
         self.names = names
         self.optimizers: dict[int, OptimizerRecord] = {}  # id(optimizer) -> record
         self.schedulers: list[Any] = []
-        self._moved: set[int] = (
-            set()
-        )  # ids of schedulers that move the rates of an optimizer without an update
+        #: Schedulers that move rates of an optimizer without updates.
+        self._moved: Identities[bool] = Identities()
         self.losses: dict[str, dict[str, Any]] = {}
         self._numbers = 0
         self._optimizer_names: dict[str, int] = {}
@@ -115,7 +115,7 @@ class Recorder:
         if new:
             self.schedulers.append(weakref.ref(scheduler))
         elif self._moves_in_vain(scheduler):
-            self._moved.add(id(scheduler))
+            self._moved[scheduler] = True
         else:
             return
         if not self.stale:
@@ -124,7 +124,7 @@ class Recorder:
     def _moves_in_vain(self, scheduler: Any) -> bool:
         optimizer = getattr(scheduler, "optimizer", None)
         record = self.optimizers.get(id(optimizer))
-        if optimizer is None or id(scheduler) in self._moved or len(self._moved) >= _MAX_SCHEDULERS:
+        if optimizer is None or scheduler in self._moved or len(self._moved) >= _MAX_SCHEDULERS:
             return False
         if record is not None and record.reference() is optimizer and record.updates:
             return False

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <stdexcept>
 #include <string_view>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -70,26 +71,30 @@ BoostedTraining BoostedTrainings::TrainingOf(const query::Trial& trial, const st
 }
 
 bool OwnObjectives::Hold(const query::Trial& trial, const std::string& prefix, std::int64_t step) {
-  const std::string document = trial.Document("boosting");
-  if (document.size() != read_) {
-    read_ = document.size();
-    parts_.clear();
-    const Json json = TryParseJson(document);
-    const auto trainings = json.is_object() ? json.find("trainings") : json.end();
-    if (trainings != json.end() && trainings->is_array()) {
-      for (const Json& training : *trainings) {
-        if (!training.is_object() || parts_.size() >= BoostedTrainings::kMost) continue;
-        const auto parameters = training.find("parameters");
-        const bool own = parameters != training.end() && parameters->is_object() &&
-                         TextMember(*parameters, "objective") == "custom";
-        parts_.push_back({TextMember(training, "prefix"), WholeMember(training, "first_step", 0), own});
-      }
-    }
+  if (step != looked_) {
+    looked_ = step;
+    Look(trial.Document("boosting"));
   }
   bool own = false;
   for (const Part& part : parts_)
     if (part.prefix == prefix && part.first_step <= step) own = part.own;  // the newest that has begun
   return own;
+}
+
+void OwnObjectives::Look(std::string document) {
+  if (document == document_) return;
+  document_ = std::move(document);
+  parts_.clear();
+  const Json json = TryParseJson(document_);
+  const auto trainings = json.is_object() ? json.find("trainings") : json.end();
+  if (trainings == json.end() || !trainings->is_array()) return;
+  for (const Json& training : *trainings) {
+    if (!training.is_object() || parts_.size() >= BoostedTrainings::kMost) continue;
+    const auto parameters = training.find("parameters");
+    const bool own = parameters != training.end() && parameters->is_object() &&
+                     TextMember(*parameters, "objective") == "custom";
+    parts_.push_back({TextMember(training, "prefix"), WholeMember(training, "first_step", 0), own});
+  }
 }
 
 std::optional<BoostedLoss> BoostedLossOf(const query::TensorInfo& tensor) {

@@ -43,7 +43,10 @@ class OwnObjectives {
     std::int64_t first_step;
     bool own;
   };
-  std::size_t read_ = 0;  // length of the document "boosting" when it was read
+  void Look(std::string document);
+
+  std::int64_t looked_ = -1;  // the step in which the document "boosting" was looked at
+  std::string document_;
   std::vector<Part> parts_;
 };
 
