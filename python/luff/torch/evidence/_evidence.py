@@ -88,6 +88,8 @@ class Evidence:
             self.passes,
             self._graph_values.layers,
             self._graph_values.single,
+            self._graph_values.axes,
+            self._graph_values.norms,
         )
         self._waiting = [evidence.waiting for evidence in self._events]
 

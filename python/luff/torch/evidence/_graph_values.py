@@ -16,8 +16,10 @@ from luff.torch.capture._graphs import nodes_behind, nodes_of
 from luff.torch.capture._memory import Array, array_of
 from luff.torch.capture._names import Names
 from luff.torch.evidence._events import WaitingEvents
+from luff.torch.evidence._exchanged_axes import ExchangedAxes
 from luff.torch.evidence._fused import Fused
 from luff.torch.evidence._linear_layers import LinearLayers
+from luff.torch.evidence._shared_norms import SharedNorms
 from luff.torch.evidence._single_softmax import SingleSoftmax
 
 __all__ = ["GraphValues", "attention_of", "code_of", "multiplies_values", "users_of"]
@@ -57,6 +59,8 @@ class GraphValues(WaitingEvents):
         self._worth = False  # whether the last look has found something
         self.layers = LinearLayers()
         self.single = SingleSoftmax()
+        self.axes = ExchangedAxes()
+        self.norms = SharedNorms()
 
     def due(self, step: int) -> bool:
         """Returns whether the step (counted from the first of the process) is examined."""
@@ -69,6 +73,8 @@ class GraphValues(WaitingEvents):
         if len(nodes) < _MAX_NODES:
             self.layers.look(nodes, users, names)
             self.single.look(nodes, names)
+            self.axes.look(nodes, users)
+            self.norms.look(nodes, names)
         maps, codes, crossed = _look(nodes, users)
         self._worth = bool(maps or codes)
         if (self._worth or crossed) and not self.waiting:

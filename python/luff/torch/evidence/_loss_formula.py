@@ -31,8 +31,12 @@ from luff.torch.evidence._loss_terms import (
     read,
     terms_of,
 )
+from luff.torch.evidence._weights_of_means import weights_a_mean
 
-__all__ = ["LossFormula", "fault_of"]
+__all__ = ["UNDECIDED", "LossFormula", "fault_of"]
+
+#: Of a root that shows neither a fault nor that there is none.
+UNDECIDED = "undecided"
 
 _LINEAR = frozenset(("Addmm", "Mm", "Convolution"))
 _ERRORS = frozenset(("MseLoss", "SmoothL1Loss", "HuberLoss"))
@@ -78,6 +82,8 @@ class LossFormula(WaitingEvents):
         if self._fault == "":
             return
         fault = fault_of(root.grad_fn)
+        if fault == UNDECIDED:
+            return
         if self._again and fault in _ON_PURPOSE:
             fault = ""
         if fault == self._fault:
@@ -91,9 +97,11 @@ class LossFormula(WaitingEvents):
 
 def fault_of(node: Any) -> str:
     """Returns what is wrong with the formula behind a root's node, as docs/spec/evidence.md lists it; "" if nothing
-    is known.
+    is known; `UNDECIDED` where another batch may tell.
     """
     try:
+        if (without_effect := weights_a_mean(node)) is not False:
+            return "weights_without_effect" if without_effect else UNDECIDED
         terms = terms_of(node)
         if not terms:
             return ""

@@ -57,6 +57,7 @@ class SampleMixing final : public KeptRule {
     Reshaped(view, sink);
     Padded(view, sink);
     Placed(view, sink);
+    Exchanged(view, sink);
     if (info.mode_step > kLastStep) return;
     modules_.OnStep(view);
     const std::vector<LossCall>& calls = reader_.Read(view);
@@ -216,6 +217,38 @@ class SampleMixing final : public KeptRule {
     }
   }
 
+  // Reports a reshape whose axes are those of a transposition, as the layers around it show.
+  void Exchanged(const StepView& view, Sink& sink) {
+    for (const auto& event : view.index.json_events("exchanged_axes")) {
+      const std::string before = ShapeIn(*event, "before"), behind = ShapeIn(*event, "behind");
+      const auto kind = event->find("of");
+      if (before.empty() || behind.empty() || kind == event->end() || !kind->is_string()) continue;
+      const auto& of = kind->get_ref<const std::string&>();
+      const bool features = of == "features", merged = of == "merged";
+      if (!(features || merged || of == "heads") || !told_.insert("axes").second) continue;
+      Finding finding = FindingAt(kName, "axes", view, TensorAt{format::kNoId});
+      finding.since_step = 0;
+      finding.what = fmt::format("a reshape from ({}) to ({}) stands in the place of a transposition", before,
+                                 behind);
+      finding.why = fmt::format(
+          "a view or reshape keeps the order of the values and moves no axes: {}",
+          features ? "the layer before it makes features along one axis, the layer behind it takes them along "
+                     "another of the same size, so that each of its rows mixes features and places"
+          : merged ? "the heads of the attention come first, and behind it each place holds pieces of other "
+                     "places"
+                   : "the heads are to come before the places, but each head gets pieces of a few neighbouring "
+                     "places, and attention never compares the others");
+      finding.remedy = features ? "transpose or permute the axes: x.transpose(1, 2) for (N, C, L), x.flatten(2)"
+                                  ".transpose(1, 2) for (N, C, H, W); then reshape, if at all"
+                       : merged ? "transpose before the reshape: x.transpose(1, 2).reshape(N, L, H * D)"
+                                : "split, then transpose: x.view(N, L, H, D).transpose(1, 2), and before heads "
+                                  "are merged x.transpose(1, 2).reshape(N, L, H * D)";
+      finding.causes = {"a view or reshape in the place of transpose or permute"};
+      finding.threshold = "a fact of the graph, in two steps: the layers around it and the sizes (Luff)";
+      sink.Report(std::move(finding));
+    }
+  }
+
   // The sizes of a shape of at most 8 axes, as "2, 32, 16"; "" if there is none.
   static std::string ShapeIn(const nlohmann::json& event, const char* name) {
     const nlohmann::json& list = ListIn(event, name);
@@ -345,8 +378,10 @@ class SampleMixing final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<SampleMixing>(kName, kParams);
-  spec.version = 4;  // 2: cause "reshape"; 3: "padding"; 4: "place"
-  spec.summary = "outputs that depend on the other samples of the batch, or on a sample's place in it";
+  spec.version = 5;  // 2: cause "reshape"; 3: "padding"; 4: "place"; 5: "axes"
+  spec.summary =
+      "outputs that depend on the other samples of the batch or on a sample's place in it, or axes that a "
+      "reshape has mixed";
   spec.needs = [](const Parameters&) -> std::vector<Need> {
     std::vector<Need> needs = SampleNeeds();
     needs.push_back({.collection = "sequence_inputs",

@@ -2,6 +2,9 @@
 #include <cmath>
 #include <map>
 #include <string>
+#include <utility>
+
+#include <nlohmann/json.hpp>
 
 #include "base/format.h"
 #include "rules/facts/common_needs.h"
@@ -25,6 +28,7 @@ constexpr double kFast = 0.9;  // momentum with which hardly more than the newes
 constexpr std::int64_t kFewRows = 32, kFewMaps = 16;  // samples of a batch whose statistics are rough
 constexpr std::int64_t kMany = 1 << 20;               // of one whose rows have many samples each
 constexpr std::int64_t kBatches = 16;                 // that are measured
+constexpr std::int64_t kStarted = 16, kLooks = 2;     // steps before a graph counts, and graphs
 constexpr std::int64_t kUpdates = 32;  // of any optimizer, before a model is said to be left behind
 
 // Bits of the event `forward` (docs/spec/evidence.md).
@@ -60,6 +64,7 @@ class RunningStatistics final : public KeptRule {
     loaded_ = loaded_ || LoadsWeights(view.index);
     modules_.OnStep(view);
     LeftBehind(view, sink);
+    Shared(view, sink);
     const bool trains = view.rows.info.mode == query::Mode::kTrain;
     if (trains) CountRows(view);
     bool evaluates = false;
@@ -76,6 +81,7 @@ class RunningStatistics final : public KeptRule {
     } else if (evaluates && !evaluating_) {
       evaluating_ = true;
       ++evaluations_;
+      TellShared(view, sink);
       Judge(view, sink);
     }
   }
@@ -92,6 +98,11 @@ class RunningStatistics final : public KeptRule {
     io("rows", rows_);
     io("batches", batches_);
     io("fast", fast_);
+    io("shared", shared_, kMaxName);
+    io("shared_layers", shared_layers_);
+    io("shared_looks", shared_looks_);
+    io("apart", apart_);
+    io("shared_told", shared_told_);
   }
 
  private:
@@ -144,6 +155,51 @@ class RunningStatistics final : public KeptRule {
       sink.Report(std::move(finding));
       return;
     }
+  }
+  // Layers that one pass uses at two places, one behind the other: graphs that show that their batches are
+  // another matter there. The first updates do not count, in which a model is on its way.
+  void Shared(const StepView& view, Sink& sink) {
+    for (const auto& event : view.index.json_events("shared_norms")) {
+      const nlohmann::json& layers = ListIn(*event, "layers");
+      if (layers.empty()) {
+        shared_looks_ = 0;
+        if (std::exchange(shared_told_, false)) sink.Heal("shared", "", view.rows.info.mode_step);
+        continue;
+      }
+      const auto name = layers.front().is_object() ? layers.front().find("layer") : layers.front().end();
+      if (view.rows.info.mode_step < kStarted || name == layers.front().end() || !name->is_string()) continue;
+      const auto& layer = name->get_ref<const std::string&>();
+      if (layer.size() >= kMaxName) continue;
+      shared_ = layer;
+      apart_ = NumberIn(layers.front(), "apart");
+      shared_layers_ = static_cast<std::int64_t>(layers.size());
+      ++shared_looks_;
+    }
+  }
+  void TellShared(const StepView& view, Sink& sink) {
+    if (shared_told_ || shared_looks_ < kLooks) return;
+    shared_told_ = true;
+    Finding finding = FindingAt(kName, "shared", view, TensorAt{format::kNoId});
+    finding.since_step = 0;
+    finding.what = fmt::format("{} normalises two places of the model with the same running statistics", shared_);
+    finding.why = fmt::format(
+        "one forward pass uses it twice, the second time on what it gave the first time and more; in training "
+        "each batch is normalised by its own mean and variance, and the means of the two places lie {:.2g} "
+        "deviations apart (median over its channels), or the variances differ four times: the running "
+        "statistics are a mixture of both, and evaluations normalise neither place with its own; so it is with "
+        "{} of the layers",
+        std::isfinite(apart_) ? apart_ : 0.0, shared_layers_);
+    finding.remedy =
+        "give each place a batch normalisation of its own: copy.deepcopy() in the place of a second name for "
+        "the same modules, or make them again; share the convolution alone where its weights are to be shared";
+    finding.causes = {"a list or Sequential that was copied without its modules: decoder = encoder, [layer] * n",
+                      "a layer that is used again and again on purpose, with its normalisation"};
+    finding.evidence = {{"layers", shared_layers_}, {"apart", std::isfinite(apart_) ? apart_ : 0.0}};
+    finding.threshold = fmt::format(
+        "a fact of {} graphs: the same running statistics twice, one behind the other, and half of the channels "
+        "with means more than a deviation apart or variances that differ four times (Luff)",
+        kLooks);
+    sink.Report(std::move(finding));
   }
   void CountRows(const StepView& view) {
     if (batches_ >= kBatches) return;
@@ -249,6 +305,10 @@ class RunningStatistics final : public KeptRule {
   std::string told_;                      // the one that the finding names
   std::int64_t rows_ = 0, batches_ = 0;   // the most samples of a batch, and batches that were measured
   bool fast_ = false;                     // that is told
+  std::string shared_;                    // a layer that is used at two places
+  std::int64_t shared_layers_ = 0, shared_looks_ = 0;
+  double apart_ = 0;  // deviations
+  bool shared_told_ = false;
   ModelModules modules_;
 };
 
@@ -256,8 +316,9 @@ class RunningStatistics final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<RunningStatistics>(kName, kParams);
-  spec.version = 3;  // 2: "left_behind"; 3: "fast"
-  spec.summary = "batch normalisation whose running statistics hardly move, or are those of a single batch";
+  spec.version = 4;  // 2: "left_behind"; 3: "fast"; 4: "shared"
+  spec.summary =
+      "batch normalisation whose running statistics hardly move, are those of a single batch, or of two places";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;
 }

@@ -65,6 +65,7 @@ class StepSkipped final : public KeptRule {
     if (info.mode != query::Mode::kTrain) return;
     passes_.OnTrainStep(view);
     Unused(view, sink);
+    Drawn(view, sink);
     Count(view);
     still_.OnTrainStep(view);
     // A closure computes and clears gradients many times in one update; its gradients are recorded.
@@ -136,6 +137,11 @@ class StepSkipped final : public KeptRule {
     io("only_passes", only_passes_);
     io("still", still_);
     io("none_open", none_open_);
+    io("drawn", drawn_);
+    io("batches_drawn", batches_drawn_);
+    io("first_drawn", first_drawn_);
+    io("some_trained", some_trained_);
+    io("drawn_open", drawn_open_);
   }
 
  private:
@@ -226,6 +232,77 @@ class StepSkipped final : public KeptRule {
         "a fact of the graph: the first {} updates used one {} each, {} or more were made before it (Luff)",
         kUnused, made.passes ? "pass" : "loss", kFew);
     sink.Report(std::move(finding));
+  }
+
+  // Each update so far, but the first, drew all batches of a loader, and models were called with no more than
+  // one of them: what trains stands behind the loop over batches. The loader was started once for the update,
+  // and came to its end before the next step: it was asked once more than it has batches. Whoever puts the
+  // batches of a pass together has more rows, and whoever goes through the data for something else goes on
+  // with a loop that trains.
+  void Drawn(const StepView& view, Sink& sink) {
+    if (some_trained_ || view.index.events(EventKind::kOptimizerStep).empty()) return;
+    if (!first_drawn_) {  // its batches may have been drawn before the run was opened
+      first_drawn_ = true;
+      return;
+    }
+    const std::int64_t batches = PassDrawn(view);
+    if (batches <= 0) {
+      some_trained_ = true;
+      if (std::exchange(drawn_open_, false)) sink.Heal("drawn", "", view.rows.info.mode_step);
+      return;
+    }
+    ++drawn_;
+    batches_drawn_ += batches;
+    if (drawn_open_ || drawn_ < kUnused) return;
+    drawn_open_ = true;
+    Finding finding = FindingAt(kName, "drawn", view, TensorAt{format::kNoId, view.index.first_worker()});
+    finding.since_step = 0;
+    finding.what =
+        fmt::format("only one batch of each pass is learnt: {} of {} batches that a loader gave were used", drawn_,
+                    batches_drawn_);
+    finding.why = fmt::format(
+        "before each of {} updates in a row a loader gave all of its {} batches, and the model was called with "
+        "one of them: the others were loaded and thrown away",
+        drawn_, batches);
+    finding.remedy =
+        "move the forward pass, loss.backward() and optimizer.step() into the loop over batches (indent them)";
+    finding.causes = {"what trains stands outside of the loop over batches"};
+    finding.evidence = {{"drawn", batches_drawn_}, {"used", drawn_}};
+    finding.threshold =
+        fmt::format("a fact: {} updates in a row, from the second one on, {} batches or more (Luff)", kUnused,
+                    kFew + 1);
+    sink.Report(std::move(finding));
+  }
+
+  // How many batches a pass of a loader has that was drawn whole in this step, of which no more than one
+  // reached a model; 0 if there is none.
+  [[nodiscard]] static std::int64_t PassDrawn(const StepView& view) {
+    const std::uint32_t worker = view.index.first_worker();
+    const auto forwards = static_cast<std::int64_t>(view.index.events(EventKind::kForward).size());
+    if (forwards < 1 || forwards > kFew || view.index.events(EventKind::kOptimizerStep).size() > kFew) return 0;
+    std::map<std::int64_t, std::int64_t> asked;  // by number of the loader
+    std::int64_t started = 0;
+    for (const query::StepPhases& phases : view.rows.phases) {
+      if (phases.worker != worker) continue;
+      started += phases.begins[static_cast<std::size_t>(format::Phase::kDataStart)];
+      for (const query::StepPhases::Wait& wait : phases.waits)
+        if (wait.of.loader != format::WaitSubject::kNoLoader) asked[wait.of.loader] += wait.count;
+    }
+    if (started != 1 || asked.size() != 1) return 0;
+    const auto loaders = profile::LoadersOf(view.trial.Document("loaders"));
+    const auto loader = std::find_if(loaders.begin(), loaders.end(), [&](const profile::Loader& one) {
+      return one.number == asked.begin()->first;
+    });
+    if (loader == loaders.end() || loader->batches <= kFew || loader->batch_size < 1) return 0;
+    // One that drops its last batch has one less, and is asked once more, too.
+    const std::int64_t given = asked.begin()->second - 1;
+    if (given != loader->batches && given != loader->batches - 1) return 0;
+    for (const ModelInput& input : ModelInputsOf(view)) {
+      const auto shape = view.trial.Shape(input.entry->tensor, view.rows.info.global_step,
+                                          query::Mode::kGlobal, input.entry->worker);
+      if (shape.ok() && !shape.value().shape.empty() && shape.value().shape[0] > loader->batch_size) return 0;
+    }
+    return given;
   }
 
   // Whether so many batches are a pass of a loader, of which the last may be left out, and loaders were
@@ -484,6 +561,8 @@ class StepSkipped final : public KeptRule {
   bool only_passes_ = false;  // of the first step no losses are known
   StillWeights still_;
   bool none_open_ = false;
+  std::int64_t drawn_ = 0, batches_drawn_ = 0;  // updates so far that used one batch of a pass, and all of these
+  bool first_drawn_ = false, some_trained_ = false, drawn_open_ = false;
   std::map<std::uint32_t, State> workers_;
   std::map<std::uint32_t, Use> used_;  // by number of the optimizer
   Anchor last_;
@@ -493,8 +572,9 @@ class StepSkipped final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<StepSkipped>(kName, kParams);
-  // 5: losses that no backward pass uses; "never"; 6: Passes by samples; 7: "none"; 8: less of "unused"
-  spec.version = 8;
+  // 5: losses that no backward pass uses; "never"; 6: Passes by samples; 7: "none"; 8: less of "unused"; 9:
+  // "drawn"
+  spec.version = 9;
   spec.summary =
       "gradients or losses are made and thrown away: the update is always left out, or all but once in a "
       "pass";

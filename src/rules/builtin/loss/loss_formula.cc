@@ -100,6 +100,14 @@ constexpr std::array kFaults = std::to_array<Fault>({
      "least value, and gradients are small",
      "remove one of the two: the one at the end of the model, or the one in the loss",
      "the model ends with a sigmoid or softmax, and the loss applies one, too", false},
+    {"weights_without_effect",
+     "the weights of the samples have no effect: they multiply the mean of the samples' losses",
+     "the loss, or the logarithms of the probabilities, were averaged to one number before the weights came: "
+     "it is multiplied by each of them, so that every sample counts like any other, and only the sum of all "
+     "weights matters",
+     "multiply before the mean: give the loss reduction=\"none\", then (loss * weight).mean(); of a policy, "
+     "(log_probs * returns).mean() with one log-probability for each return",
+     "a loss with its usual reduction, or a mean(), in front of the weights", false},
     {"moving_gain", "the gain of the policy is part of the graph: the critic is trained by the policy's loss",
      "log-probabilities of the actions are multiplied by an advantage that comes from the critic's values "
      "with "
@@ -209,7 +217,7 @@ class LossFormula final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<LossFormula>(kName, kParams);
-  spec.version = 4;  // 2: "squashed_twice"; 4: phases, "moving_gain", "similarity_minimised"
+  spec.version = 5;  // 2: "squashed_twice"; 4: phases, "moving_gain", "similarity_minimised"; 5: "weights_without_effect"
   spec.summary = "a loss that a script writes itself, of a formula that cannot be meant";
   return spec;
 }

@@ -1,0 +1,91 @@
+"""Layers of batch normalisation that one forward pass uses at two places, one behind the other, whose batches have other
+means there: their running statistics are a mixture of both, and fit neither.
+
+Read in the graph of a backward pass, before it is freed. Tensors are read as memory, and nothing is kept.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from luff.torch.capture._graphs import nodes_behind, operation_of
+from luff.torch.capture._memory import address_of, array_of
+from luff.torch.capture._names import Names
+from luff.torch.evidence._events import WaitingEvents
+
+__all__ = ["SharedNorms"]
+
+_NORMS = frozenset(("NativeBatchNorm", "MkldnnBatchNorm", "CudnnBatchNorm"))
+_MOST_NODES = 512  # of a graph with such layers
+_LAYERS = 64  # that are compared
+_LEAF = "torch::autograd::AccumulateGrad"
+_APART = 1.0  # deviations between the means of a channel
+_RATIO = 4.0  # between its variances
+_MOST_EVENTS = 8
+
+
+class SharedNorms(WaitingEvents):
+    """Looks at graphs, under the hook's lock and guard."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._told = False
+        self._events = 0
+
+    def look(self, nodes: list[Any], names: Names) -> None:
+        """Called with all nodes behind the roots of a backward pass."""
+        if self._events >= _MOST_EVENTS:
+            return
+        norms = [node for node in nodes if operation_of(node) in _NORMS][:_MOST_NODES]
+        found = _found(norms, names, len(nodes)) if len(norms) > 1 else []
+        if not found and not self._told:
+            return
+        self._told = bool(found)
+        self._events += 1
+        self.waiting.append({"kind": "shared_norms", "layers": found})
+
+
+def _found(norms: list[Any], names: Names, most: int) -> list[dict[str, Any]]:
+    """Returns the layers, with the share of channels that are another matter at the second place."""
+    places: dict[int, list[Any]] = {}
+    for node in norms:
+        try:
+            running = node._saved_running_mean
+            address = address_of(running) if running is not None and node._saved_training else 0
+        except (RuntimeError, AttributeError):  # changed in place since, or saved under another name
+            continue
+        if address:
+            places.setdefault(address, []).append(node)
+    found = []
+    for several in [several for several in places.values() if len(several) > 1][:_LAYERS]:
+        first, second = several[0], several[-1]
+        if not (_is_behind(second, first, most) or _is_behind(first, second, most)):
+            continue
+        share, apart = _differ(first, second)
+        weight = first.next_functions[1][0]
+        name = names.parameter(weight.variable) if operation_of(weight) == _LEAF else None
+        if share > 0.5 and name is not None:
+            found.append({"layer": name.rpartition(".")[0], "share": round(share, 4), "apart": round(apart, 4)})
+    return found
+
+
+def _is_behind(node: Any, user: Any, most: int) -> bool:
+    """Returns whether a node's result goes into another node."""
+    return any(one is node for one in nodes_behind([user], most))
+
+
+def _differ(first: Any, second: Any) -> tuple[float, float]:
+    """Returns the share of channels whose mean, or variance, is another one at the second place, and how many
+    deviations the means lie apart: the median over the channels.
+    """
+    means = [array_of(node._saved_result1) for node in (first, second)]
+    inverse = [array_of(node._saved_result2) for node in (first, second)]
+    if any(one is None or not one.size or not np.isfinite(one).all() for one in (*means, *inverse)):
+        return 0.0, 0.0
+    deviations = [1 / one.astype(np.float64).clip(1e-12) for one in inverse if one is not None]
+    apart = abs(np.subtract(*(one.astype(np.float64) for one in means if one is not None)))
+    apart = apart / np.minimum(*deviations).clip(1e-12)
+    ratio = (np.maximum(*deviations) / np.minimum(*deviations).clip(1e-12)) ** 2
+    return float(((apart > _APART) | (ratio > _RATIO)).mean()), float(np.median(apart))
