@@ -123,12 +123,16 @@ class InputScale final : public KeptRule {
     modules_.OnStep(view);
     JudgeZero(view, sink);
     for (const ModelInput& input : ModelInputsOf(view)) {
-      if (!IsFloating(input.entry->dtype)) continue;
+      const bool whole_numbers = IsIds(input.entry->dtype);
+      if (!IsFloating(input.entry->dtype) && !whole_numbers) continue;
       const std::string& name = view.trial.tensor(input.entry->tensor).name;
       if (told_.contains(name) || (!inputs_.contains(name) && inputs_.size() >= kMaxInputs)) continue;
       const auto sample = LoadSample(view, *input.entry);
       if (sample == nullptr || sample->shape.size() < 2) continue;
-      if (codes_.contains(name) || codes_.size() < kMaxInputs) {
+      // Whole numbers are ids, unless a layer multiplies these very ones: bytes of images, say, which a
+      // framework makes numbers of. Of a part of them, only images tell.
+      if (whole_numbers && !sample->whole() && !IsOfBytes(*sample)) continue;
+      if (!whole_numbers && (codes_.contains(name) || codes_.size() < kMaxInputs)) {
         codes_[name].Add(*sample);
         if (JudgeCodes(view, input, sink)) {
           codes_.erase(name);
@@ -138,7 +142,7 @@ class InputScale final : public KeptRule {
       Features& features = inputs_[name];
       features.Add(*sample);
       if (features.rows() < limits_.rows) continue;
-      if (!JudgeTwice(view, input, *sample, sink) && !JudgeScale(view, input, *sample, features, sink))
+      if ((whole_numbers || !JudgeTwice(view, input, *sample, sink)) && !JudgeScale(view, input, *sample, features, sink))
         JudgeOffset(view, input, *sample, features, sink);
     }
   }
@@ -152,6 +156,10 @@ class InputScale final : public KeptRule {
   }
 
  private:
+  static bool IsOfBytes(const SampleValues& sample) noexcept {
+    return sample.dtype == DType::kUInt8 && sample.shape.size() > 2;
+  }
+
   bool JudgeScale(const StepView& view, const ModelInput& input, const SampleValues& sample,
                   const Features& features, Sink& sink) {
     double largest = 0;
@@ -414,7 +422,7 @@ class InputScale final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<InputScale>(kName, kParams);
-  spec.version = 4;  // 2: only zeros; 3: codes of what is missing; 4: "scaled_twice"
+  spec.version = 5;  // 2: only zeros; 3: codes of what is missing; 4: "scaled_twice"; 5: whole numbers
   spec.summary = "inputs of a model that are far from unit scale, or far from 0";
   spec.needs = [](const Parameters&) -> std::vector<Need> {
     std::vector<Need> needs = SampleNeeds();

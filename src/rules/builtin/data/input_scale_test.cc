@@ -62,8 +62,37 @@ TEST(InputScale, TinyInputs_AreNamed) { EXPECT_EQ(Findings(Story({1e-5, 1e-4})).
 
 TEST(InputScale, OrdinaryInputs_Ids_AndInputsThatTheModelScales_AreSilent) {
   EXPECT_TRUE(Findings(Story({0.05, 0.5, 1, 16})).empty());
-  EXPECT_TRUE(Findings(Story({100, 100}, 1, DType::kInt64)).empty());
+  EXPECT_TRUE(Findings(Story({100, 100}, 0.01, DType::kInt64)).empty());
   EXPECT_TRUE(Findings(Story({100, 100}, 1.0 / 255)).empty());
+}
+
+// Four images of bytes a step, of `batch`; the first layer gets them times `passed`.
+std::vector<Finding> Images(DType dtype, double passed = 1, std::int64_t batch = 4,
+                            const std::string& layer = "Conv2d") {
+  FakeTrial trial;
+  std::mt19937 noise(3);
+  trial.Define("0_input_0", Role::kInput, layer);
+  for (int step = 0; step < 6; ++step) {
+    std::vector<double> values;
+    std::vector<double> inside;
+    for (int i = 0; i < 4 * 64; ++i) values.push_back(static_cast<double>(noise() % 256));
+    for (int i = 0; i < 64 * batch; ++i) inside.push_back(passed * values[static_cast<std::size_t>(i % 256)]);
+    trial.Step().Loss(1).Sample("sample/Net_input_0", {4, 8, 8}, values, dtype, {batch, 8, 8});
+    if (step > 0) trial.Tensor("0_input_0", Role::kInput, inside);
+  }
+  return Findings(trial);
+}
+
+TEST(InputScale, WholeNumbersThatALayerMultiplies_AreNamed_IdsAreNot) {
+  EXPECT_EQ(Images(DType::kUInt8).size(), 1U);
+  EXPECT_EQ(Images(DType::kUInt8, 1, 16).size(), 1U);  // of a part of the batch, images of bytes
+  EXPECT_EQ(Images(DType::kInt64).size(), 1U);
+  EXPECT_EQ(Findings(Story({100, 4000}, 1, DType::kInt32)).size(), 1U);  // a table of whole numbers
+  EXPECT_TRUE(Images(DType::kUInt8, 1.0 / 255).empty());
+  EXPECT_TRUE(Images(DType::kInt64, 1, 16).empty());  // it is not known whether the layer gets these
+  EXPECT_TRUE(Images(DType::kUInt8, 1, 4, "Embedding").empty());
+  EXPECT_TRUE(Images(DType::kBool).empty());
+  EXPECT_TRUE(Findings(Story({1, 10}, 1, DType::kInt64)).empty());  // small ones
 }
 
 TEST(InputScale, LayerThatIsFollowedByANorm_IsSilent) {

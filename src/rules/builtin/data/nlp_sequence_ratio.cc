@@ -122,6 +122,7 @@ class Luff final : public KeptRule {
     io("told", told_);
     io("counted", counted_, LossReader::kMaxKinds);
     io("turned", turned_, LossReader::kMaxKinds);
+    io("weighted", weighted_);
     io("masked", masked_, kMaxMasked);
     io("tables", tables_);
     io("reader", reader_);
@@ -209,20 +210,26 @@ class Luff final : public KeptRule {
   // that is. The answer to them is always the same one. Where rows have no mark of their end, padding is that
   // mark, which a model of next tokens or of whole rows must learn.
   void Counted(const StepView& view, Sink& sink) {
-    const std::set<double> ids = PaddingIds();
-    if (ids.empty() || view.rows.info.superseded) return;
+    const std::set<double> known_ids = PaddingIds();
+    if (view.rows.info.superseded) return;
+    weighted_ = weighted_ || !view.index.json_events("loss_weights").empty();
     for (const LossCall& call : reader_.Read(view)) {
-      if (!call.output.is_float() || call.target.is_float() || !call.whole()) continue;
-      const Padding found = PaddingOf(view, call, ids);
+      if (!call.output.is_float() || call.target.is_float() || !call.target.whole()) continue;
+      if (!call.output.whole() && !known_ids.empty()) continue;
+      // Without a table that names it, padding is what stands behind a mark of the end, and nowhere else.
+      const Padding found = known_ids.empty() ? Marked(view, call) : PaddingOf(view, call, known_ids);
       if (found.places == 0) continue;
       if (!counted_.contains(call.key) && counted_.size() >= LossReader::kMaxKinds) continue;
       std::int64_t& counted = counted_[call.key];
       const Recognition known = reader_.Recognise(call);
-      const bool counts = (known.formula == Formula::kCrossEntropy || known.formula == Formula::kNll) &&
-                          known.by_value && known.weights != Weights::kSome &&
-                          found.target != call.settings.ignore_index;
+      // Of outputs of which only the first rows are kept, the settings tell what counts.
+      const bool by_settings = !call.output.whole() && call.value && call.settings.known &&
+                               call.settings.reduced && call.counted.empty() && !weighted_ &&
+                               Classes(FormulaOfKind(call.kind));
+      const bool by_value = Classes(known.formula) && known.by_value && known.weights != Weights::kSome;
+      const bool counts = (by_settings || by_value) && found.target != call.settings.ignore_index;
       const double share = static_cast<double>(found.places) / static_cast<double>(call.target.values.size());
-      if (!counts || share < kCounted || (!call.counted.empty() && OnlyOf(view, call, ids))) {
+      if (!counts || share < (found.mark ? limits_.share : kCounted) || (!call.counted.empty() && OnlyOf(view, call, known_ids))) {
         counted = 0;
         continue;
       }
@@ -232,10 +239,13 @@ class Luff final : public KeptRule {
       finding.what = fmt::format("{:.3g} % of the targets that {} counts stand beside padding (id {:g})",
                                  100 * share, call.kind, found.id);
       finding.why = fmt::format(
-          "the model's input is padding at these places, as padding_idx={:g} of its table says, and the "
-          "target "
-          "is always {:g}: the model learns that at once, and the mean of the loss looks better than it is",
-          found.id, found.target);
+          "{}, and the target is always {:g}: the model learns that at once, and the mean of the loss looks "
+          "better than it is",
+          found.mark ? fmt::format("these places stand behind id {:g}, which ends each row", *found.mark)
+                     : fmt::format("the model's input is padding at these places, as padding_idx={:g} of its "
+                                   "table says",
+                                   found.id),
+          found.target);
       finding.remedy =
           found.target == found.id
               ? fmt::format("give ignore_index={:g} to the loss, or leave padding out of the mean",
@@ -244,7 +254,7 @@ class Luff final : public KeptRule {
       finding.causes = {"ignore_index is missing", "ignore_index is another id than that of the padding"};
       finding.evidence = {{"share", share}, {"id", found.id}, {"target", found.target}};
       finding.threshold = fmt::format("{:g} % of the targets, in {} captured steps in a row (Luff)",
-                                      100 * kCounted, kSamples);
+                                      100 * (found.mark ? limits_.share : kCounted), kSamples);
       sink.Report(std::move(finding));
     }
   }
@@ -367,6 +377,10 @@ class Luff final : public KeptRule {
     return std::nullopt;
   }
 
+  static bool Classes(Formula formula) noexcept {
+    return formula == Formula::kCrossEntropy || formula == Formula::kNll;
+  }
+
   // The ids that tables of the models take for padding.
   [[nodiscard]] std::set<double> PaddingIds() const {
     std::set<double> ids;
@@ -381,7 +395,54 @@ class Luff final : public KeptRule {
   struct Padding {
     double id = 0, target = 0;  // target: that of all these places
     std::size_t places = 0;     // 0: there is none, it is not padding alone, or it marks the end
+    std::optional<double> mark = std::nullopt;  // the id in front of each run, once in each row
   };
+
+  // The padding of a loss's targets behind a mark of the end: in rows as the loss has them, or as the model's
+  // ids have, of which the first place may have no target.
+  static Padding Marked(const StepView& view, const LossCall& call) {
+    SampleValues rows = call.target;
+    const auto count = static_cast<std::int64_t>(rows.values.size());
+    if (rows.shape.size() == 1) {
+      for (const ModelInput& input : ModelInputsOf(view)) {
+        if (!IsIds(input.entry->dtype) || input.entry->worker != call.worker) continue;
+        const auto sample = LoadSample(view, *input.entry);
+        if (sample == nullptr || sample->whole_shape.size() != 2 || sample->whole_shape[0] < 1) continue;
+        const std::int64_t many = sample->whole_shape[0], length = sample->whole_shape[1];
+        if (count != many * length && count != many * (length - 1)) continue;
+        rows.shape = {many, count / many};
+        break;
+      }
+    }
+    if (rows.shape.size() != 2 || rows.shape[0] < 4 || rows.shape[1] < 4) return {};
+    for (const bool columns : {false, true}) {
+      const Padding found{.id = rows.values.back(), .target = rows.values.back()};
+      if (!EndsIn(rows, found.id, columns)) continue;
+      const std::optional<double> mark = MarkOf(rows, found.id, columns);
+      if (!mark) continue;
+      const auto places = std::count(rows.values.begin(), rows.values.end(), found.id);
+      return {found.id, found.id, static_cast<std::size_t>(places), mark};
+    }
+    return {};
+  }
+
+  // The id that stands in front of the padding in all padded rows (or columns), and once in each of them.
+  static std::optional<double> MarkOf(const SampleValues& sample, double id, bool columns) {
+    const auto rows = static_cast<std::size_t>(sample.shape[columns ? 1 : 0]);
+    const auto length = static_cast<std::size_t>(sample.shape[columns ? 0 : 1]);
+    std::optional<double> mark;
+    for (std::size_t row = 0; row < rows; ++row) {
+      const auto at = [&](std::size_t i) { return sample.values[columns ? i * rows + row : row * length + i]; };
+      std::size_t used = 0;
+      while (used < length && at(used) != id) ++used;
+      if (used == length) continue;
+      if (used < 2 || at(used - 1) != mark.value_or(at(used - 1))) return std::nullopt;
+      mark = at(used - 1);
+      for (std::size_t i = 0; i + 1 < used; ++i)
+        if (at(i) == *mark) return std::nullopt;
+    }
+    return mark;
+  }
 
   // The padding of a model's input that has a target for each id: runs of unlike length at the ends of rows
   // (or of columns, if time comes first), whose targets are one id.
@@ -460,7 +521,8 @@ class Luff final : public KeptRule {
   static constexpr std::size_t kMaxMasked = 16;
   std::map<std::string, MaskedSteps> masked_;  // by model and place of the input
   Tables tables_;
-  ModelModules modules_;  // read from the run, not saved
+  bool weighted_ = false;  // a loss was given weights of classes
+  ModelModules modules_;   // read from the run, not saved
 };
 
 Result<std::vector<Token>> TokensOf(const Limits& limits) {
@@ -490,8 +552,9 @@ RuleSpec Spec() {
     return std::unique_ptr<Rule>(new Luff(limits));
   });
   spec.aliases = {"PaddingDominates"};
-  // 2: padding beside which a loss counts; 3: a loss that counts nothing else; 4: steps that Keras masks
-  spec.version = 4;
+  // 2: padding beside which a loss counts; 3: a loss that counts nothing else; 4: steps that Keras masks; 5: padding
+  // behind a mark of the end
+  spec.version = 5;
   spec.summary = "sequences that consist mostly of one token, or whose values a mask hides";
   spec.needs = [](const Parameters& all) {
     std::vector<Need> needs = SampleNeeds();

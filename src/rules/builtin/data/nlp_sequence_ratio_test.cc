@@ -145,6 +145,11 @@ struct Decoder {
   int padding = 0;            // padding_idx of the table; -1: none
   double ignored = -100;      // by the loss
   int shortest = 3;           // of rows of 12 ids
+  int longest = 12;           // likewise, and one more
+  int mark = 13;              // the id that ends rows
+  bool partly = false;        // of the outputs only the first rows are kept
+  bool unreduced = false;     // the settings say so
+  bool weighted = false;      // the loss was given weights of classes
   bool equal = false;         // all rows have the shortest length
   bool scattered = false;     // the id stands anywhere
   bool other_target = false;  // targets beside padding differ
@@ -166,7 +171,7 @@ std::vector<Finding> Told(const Decoder& story) {
       "settings": {"num_embeddings": 14, "padding_idx": )" +
           std::string(story.padding < 0 ? "null" : "0") +
           R"(}}]}], "losses": [{"type": "CrossEntropyLoss", "settings": {"ignore_index": )" +
-          std::to_string(story.ignored) + "}}]}");
+          std::to_string(story.ignored) + (story.unreduced ? R"(, "reduction": "none")" : "") + "}}]}");
   std::mt19937 noise(4);
   for (int step = 0; step < (story.masked == 0 ? 6 : 24); ++step) {
     const bool turned = story.masked == 2 && (!story.by_turns || step % 2 == 0) && step < story.turned_until;
@@ -177,11 +182,11 @@ std::vector<Finding> Told(const Decoder& story) {
     double loss = 0;
     double counted = 0;
     for (int row = 0; row < 32; ++row) {
-      const int length = story.equal ? story.shortest : story.shortest + row % (12 - story.shortest);
+      const int length = story.equal ? story.shortest : story.shortest + row % (story.longest - story.shortest);
       for (int i = 0; i < 12; ++i) {
         const bool pad = story.scattered ? noise() % 2 == 0 : i >= length;
         const bool end = story.marked && i + 1 == length;
-        ids.push_back(pad ? 0 : end ? 13 : 1 + static_cast<double>(noise() % 12));
+        ids.push_back(pad ? 0 : end ? story.mark : 1 + static_cast<double>(noise() % 12));
       }
     }
     for (int row = 0; row < 32; ++row) {
@@ -203,8 +208,15 @@ std::vector<Finding> Told(const Decoder& story) {
     }
     trial.Step()
         .Sample("sample/Net_input_0", {32, 12}, ids, DType::kInt64)
-        .Sample("sample/CrossEntropyLoss_input_0", {384, 14}, scores)
         .Sample("sample/CrossEntropyLoss_input_1", {384}, targets, DType::kInt64);
+    if (story.weighted) trial.EventJson(R"({"kind": "loss_weights", "loss": "CrossEntropyLoss_output_0", "call": 0,
+        "weight": [0, 1]})");
+    if (story.partly) {
+      scores.resize(64 * 14);
+      trial.Sample("sample/CrossEntropyLoss_input_0", {64, 14}, scores, DType::kFloat32, {384, 14});
+    } else {
+      trial.Sample("sample/CrossEntropyLoss_input_0", {384, 14}, scores);
+    }
     if (story.masked == 0) {
       trial.Loss(loss / counted);
       continue;
@@ -237,6 +249,43 @@ TEST(NLPSequenceRatio, PaddingThatIsIgnored_Little_NoPaddingAtAll_AndOtherTarget
   EXPECT_TRUE(Told({.marked = false, .shift = 1}).empty());
   EXPECT_EQ(Told({.shift = 1}).size(), 1U);
   EXPECT_TRUE(Told({.masked = 1}).empty());
+}
+
+TEST(NLPSequenceRatio, PaddingBehindAMarkOfTheEnd_IsNamedWithoutATableThatKnowsIt) {
+  for (const Decoder& story :
+       {Decoder{.padding = -1, .longest = 7}, Decoder{.padding = -1, .longest = 7, .shift = 1},
+        Decoder{.padding = -1, .longest = 7, .shift = 1, .partly = true}}) {
+    const auto findings = Told(story);
+    ASSERT_EQ(findings.size(), 1U);
+    EXPECT_EQ(findings[0].cause, "padding");
+    EXPECT_NE(findings[0].why.find("behind id 13"), std::string::npos);
+    EXPECT_NE(findings[0].remedy.find("ignore_index=0"), std::string::npos);
+  }
+}
+
+TEST(NLPSequenceRatio, RunsAtTheEndWithoutAMark_IgnoredOnes_AndOthers_AreSilentThere) {
+  const Decoder story{.padding = -1, .longest = 7};
+  const auto with = [&](const std::function<void(Decoder*)>& change) {
+    Decoder other = story;
+    change(&other);
+    return Told(other);
+  };
+  EXPECT_TRUE(with([](Decoder* one) { one->ignored = 0; }).empty());
+  EXPECT_TRUE(with([](Decoder* one) { one->longest = 11; }).empty());     // less than half
+  EXPECT_TRUE(with([](Decoder* one) { one->marked = false; }).empty());   // the run is what says it
+  EXPECT_TRUE(with([](Decoder* one) { one->mark = 5; }).empty());         // an id that stands anywhere
+  EXPECT_TRUE(with([](Decoder* one) { one->equal = true; }).empty());     // a field at the end of each row
+  EXPECT_TRUE(with([](Decoder* one) { one->scattered = true; }).empty());
+  const auto partly = [&](const std::function<void(Decoder*)>& change) {
+    return with([&](Decoder* one) {
+      one->partly = true;
+      change(one);
+    });
+  };
+  EXPECT_EQ(partly([](Decoder*) {}).size(), 1U);
+  EXPECT_TRUE(partly([](Decoder* one) { one->ignored = 0; }).empty());
+  EXPECT_TRUE(partly([](Decoder* one) { one->unreduced = true; }).empty());  // a mask that is not seen
+  EXPECT_TRUE(partly([](Decoder* one) { one->weighted = true; }).empty());   // a weight of 0 for padding
 }
 
 TEST(NLPSequenceRatio, AMaskTheWrongWayRound_IsNamed_GapsThatAreToBeFilledAreNot) {

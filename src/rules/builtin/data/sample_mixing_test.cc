@@ -171,5 +171,32 @@ TEST(SampleMixing, AnswersThatDependOnThePlaceInTheBatch_AreTold) {
   EXPECT_TRUE(Placed(R"(, "placed": 0.8)").empty());
 }
 
+std::vector<Finding> Exchanged(const std::string& event) {
+  FakeTrial trial;
+  for (int step = 0; step < 4; ++step) {
+    trial.Step().Loss(1);
+    if (step > 0) trial.EventJson(event);
+  }
+  return testing::FindingsOf(trial, "SampleMixing", ParameterSet::kLuff);
+}
+
+TEST(SampleMixing, AReshapeInThePlaceOfATransposition_IsToldOnce) {
+  for (const char* of : {"heads", "merged", "features"}) {
+    const auto findings = Exchanged(std::string(R"({"kind": "exchanged_axes", "of": ")") + of +
+                                    R"(", "before": [32, 20, 4, 8], "behind": [32, 4, 20, 8]})");
+    ASSERT_EQ(findings.size(), 1U) << of;
+    EXPECT_EQ(findings[0].cause, "axes");
+    EXPECT_EQ(findings[0].severity, Severity::kWarn);
+    EXPECT_NE(findings[0].what.find("(32, 20, 4, 8) to (32, 4, 20, 8)"), std::string::npos);
+    EXPECT_NE(findings[0].remedy.find("transpose"), std::string::npos);
+  }
+  for (const char* broken :
+       {R"({"kind": "exchanged_axes", "of": "others", "before": [2, 3], "behind": [3, 2]})",
+        R"({"kind": "exchanged_axes", "of": 3, "before": [2, 3], "behind": [3, 2]})",
+        R"({"kind": "exchanged_axes", "of": "heads", "before": ["a"], "behind": [3, 2]})",
+        R"({"kind": "exchanged_axes", "before": [2, 3], "behind": [3, 2]})"})
+    EXPECT_TRUE(Exchanged(broken).empty()) << broken;
+}
+
 }  // namespace
 }  // namespace luff::rules::sample_mixing_test

@@ -67,6 +67,7 @@ struct End {
   double at, side;  // side -1: outputs stay above `at`; 1: below it
 };
 constexpr double kLevels = 255;  // of a pixel
+constexpr std::int64_t kShown = 4;  // times fewer targets, where the graph shows the bound
 constexpr std::array<End, 3> kEnds = {End{0, -1}, End{-1, -1}, End{1, 1}};
 
 class TargetRange final : public KeptRule {
@@ -390,9 +391,11 @@ class TargetRange final : public KeptRule {
     const bool regression = IsRegression(found.formula) || IsOfNumbers(call.kind);
     ModelTail tail = regression ? TailOf(modules_) : ModelTail();
     std::optional<Range> range = RangeOf(tail.type);
+    bool shown = false;
     if (const std::string maker = makers_.Of(call); regression && RangeOfOperation(maker)) {
       range = RangeOfOperation(maker);  // the graph says so
       tail = {maker, true};
+      shown = true;
     }
     if (const auto clamp = makers_.ClampOf(call); regression && clamp) {
       range = Range{clamp->first, clamp->second};
@@ -411,7 +414,9 @@ class TargetRange final : public KeptRule {
     kind->reach_targets += static_cast<std::int64_t>(call.target.values.size());
     const double share = static_cast<double>(kind->beyond) / static_cast<double>(kind->reach_targets);
     const double least = tail.type == "clamp" ? std::max(limits_.share, kHeldShare) : limits_.share;
-    if (!kind->inside || kind->reach_targets < limits_.targets || share < least) return;
+    // Where the graph shows the operation, and it is no matter of outliers, fewer targets tell.
+    const std::int64_t needed = shown && share >= kHeldShare ? limits_.targets / kShown : limits_.targets;
+    if (!kind->inside || kind->reach_targets < needed || share < least) return;
     // A module that was only registered last need not run last: then outputs must also have reached the
     // bound.
     if (!tail.certain && (kind->reach_targets < 4 * limits_.targets || kind->at_bound < 8)) return;
@@ -424,7 +429,8 @@ class TargetRange final : public KeptRule {
     finding.remedy = "scale the targets into this range, or leave the last activation out";
     finding.causes = {"targets that are not scaled", "an activation behind the output layer"};
     finding.evidence.emplace_back("share_beyond", share);
-    finding.threshold = fmt::format("{:g} % of {} targets (Luff)", 100 * limits_.share, limits_.targets);
+    finding.threshold = fmt::format("{:g} % of {} targets (Luff)",
+                                    100 * (needed < limits_.targets ? kHeldShare : limits_.share), needed);
     sink.Report(std::move(finding));
   }
 

@@ -95,14 +95,14 @@ FakeTrial RegressionStory(const char* last, double scale) {
 // A regression whose outputs are `output` of a normal number. Its last module is unknown.
 std::vector<Finding> Bounded(const std::function<double(double)>& output, double scale,
                              const std::string& made_by = "", int call = 0,
-                             const std::string& clamped = "null") {
+                             const std::string& clamped = "null", std::size_t rows = 32) {
   FakeTrial trial;
   std::mt19937 random(3);
   std::normal_distribution<double> normal;
   for (int step = 0; step < 48; ++step) {
-    std::vector<double> outputs(32);
-    std::vector<double> targets(32);
-    for (std::size_t i = 0; i < 32; ++i) {
+    std::vector<double> outputs(rows);
+    std::vector<double> targets(rows);
+    for (std::size_t i = 0; i < rows; ++i) {
       outputs[i] = output(normal(random));
       targets[i] = scale * normal(random);
     }
@@ -123,6 +123,16 @@ TEST(TargetRange, TargetsThatTheLastOperationCannotGive_AreTold) {
   EXPECT_TRUE(Bounded(softplus, 3).empty());                                // nobody knows what bounds them
   EXPECT_TRUE(Bounded([](double x) { return x; }, 3, "softplus").empty());  // outputs beyond its range
   EXPECT_TRUE(Bounded(softplus, 3, "softplus", 1).empty());                 // an event of another call
+}
+
+TEST(TargetRange, FewTargetsThatTheGraphsReluCannotGive_AreTold_WhereTheyAreMany) {
+  const auto relu = [](double x) { return std::max(x, 0.0); };
+  EXPECT_EQ(Bounded(relu, 3, "relu", 0, "null", 4).size(), 1U);  // 192 targets, half of them below 0
+  EXPECT_TRUE(Bounded(relu, 3, "relu", 0, "null", 1).empty());   // 48
+  EXPECT_TRUE(Bounded(relu, 3, "", 0, "null", 4).empty());       // nobody knows what bounds them
+  const auto tanh = [](double x) { return std::tanh(x); };
+  EXPECT_TRUE(Bounded(tanh, 0.75, "tanh", 0, "null", 4).empty());  // a tenth, outliers
+  EXPECT_EQ(Bounded(tanh, 0.75, "tanh").size(), 1U);               // of more of them
 }
 
 // A regression of counts whose output is 0 where `silent` says so.

@@ -245,7 +245,7 @@ class StepSkipped final : public KeptRule {
       first_drawn_ = true;
       return;
     }
-    const std::int64_t batches = PassDrawn(view);
+    const std::int64_t batches = PassDrawn(view, !drawn_open_);
     if (batches <= 0) {
       some_trained_ = true;
       if (std::exchange(drawn_open_, false)) sink.Heal("drawn", "", view.rows.info.mode_step);
@@ -275,34 +275,43 @@ class StepSkipped final : public KeptRule {
   }
 
   // How many batches a pass of a loader has that was drawn whole in this step, of which no more than one
-  // reached a model; 0 if there is none.
-  [[nodiscard]] static std::int64_t PassDrawn(const StepView& view) {
+  // reached a model; 0 if there is none. `rows`: the model's inputs must tell how many rows it got.
+  [[nodiscard]] static std::int64_t PassDrawn(const StepView& view, bool rows) {
     const std::uint32_t worker = view.index.first_worker();
     const auto forwards = static_cast<std::int64_t>(view.index.events(EventKind::kForward).size());
     if (forwards < 1 || forwards > kFew || view.index.events(EventKind::kOptimizerStep).size() > kFew) return 0;
+    // The newest waits are told apart by their loaders; others may have been asked for the last time.
     std::map<std::int64_t, std::int64_t> asked;  // by number of the loader
-    std::int64_t started = 0;
+    std::int64_t started = 0, waits = 0, others = 0;
     for (const query::StepPhases& phases : view.rows.phases) {
       if (phases.worker != worker) continue;
       started += phases.begins[static_cast<std::size_t>(format::Phase::kDataStart)];
+      waits += phases.begins[static_cast<std::size_t>(format::Phase::kDataWait)];
       for (const query::StepPhases::Wait& wait : phases.waits)
         if (wait.of.loader != format::WaitSubject::kNoLoader) asked[wait.of.loader] += wait.count;
     }
-    if (started != 1 || asked.size() != 1) return 0;
+    const auto most = std::max_element(asked.begin(), asked.end(),
+                                       [](const auto& a, const auto& b) { return a.second < b.second; });
+    if (most == asked.end() || started < 1 || started > 2) return 0;
+    for (const auto& [number, count] : asked) others += number == most->first ? 0 : count;
     const auto loaders = profile::LoadersOf(view.trial.Document("loaders"));
     const auto loader = std::find_if(loaders.begin(), loaders.end(), [&](const profile::Loader& one) {
-      return one.number == asked.begin()->first;
+      return one.number == most->first;
     });
-    if (loader == loaders.end() || loader->batches <= kFew || loader->batch_size < 1) return 0;
-    // One that drops its last batch has one less, and is asked once more, too.
-    const std::int64_t given = asked.begin()->second - 1;
+    if (loader == loaders.end() || loader->batches <= kFew || loader->batch_size < 1 || others > 1) return 0;
+    // One that drops its last batch has one less. It was asked once more, which ended the loop.
+    const std::int64_t given = waits - others - 1;
     if (given != loader->batches && given != loader->batches - 1) return 0;
     for (const ModelInput& input : ModelInputsOf(view)) {
       const auto shape = view.trial.Shape(input.entry->tensor, view.rows.info.global_step,
                                           query::Mode::kGlobal, input.entry->worker);
-      if (shape.ok() && !shape.value().shape.empty() && shape.value().shape[0] > loader->batch_size) return 0;
+      if (!shape.ok() || shape.value().shape.empty()) continue;
+      const std::vector<std::int64_t>& whole =
+          shape.value().global_shape.empty() ? shape.value().shape : shape.value().global_shape;
+      if (whole[0] > loader->batch_size) return 0;
+      rows = false;
     }
-    return given;
+    return rows ? 0 : given;
   }
 
   // Whether so many batches are a pass of a loader, of which the last may be left out, and loaders were

@@ -13,6 +13,7 @@
 #include "rules/facts/model_facts.h"
 #include "rules/facts/slow_progress.h"
 #include "rules/facts/step_memo.h"
+#include "rules/facts/straight_fall.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
 #include "rules/kit/select.h"
@@ -111,6 +112,8 @@ class Luff final : public KeptRule {
   void OnStep(const StepView& view, Sink& sink) override {
     const query::StepInfo& info = view.rows.info;
     slow_.SeeStep(view);
+    straight_.OnStep(view);
+    last_.Take(info);
     if (info.mode != query::Mode::kTrain) return;
     tracker_.OnStep(view);
     FollowLoss(view.index.losses());
@@ -174,10 +177,37 @@ class Luff final : public KeptRule {
     Overwritten(view, lasting.before_sq > 0 ? lasting : move, !(lasting.before_sq > 0), sink);
     const double loss = tracker_.series().size() == 1 && !recent_.empty() ? recent_.back() : std::nan("");
     if (first_.Judge(view, move, loss, &open_small_, sink)) small_since_step_ = 0;
-    if (!first_.said_small()) slow_.OnStep(view, loss, sink);
+    if (!first_.said_small() && slow_.OnStep(view, loss, sink)) slow_told_ = true;
+  }
+
+  void OnEnd(const query::Trial& trial, Sink& sink) override {
+    if (trial.outcome().state != "completed" || !open_small_.empty() || first_.said_small() || slow_told_) return;
+    const std::optional<StraightFall::Fall> fall = straight_.OnEnd(tracker_);
+    if (!fall) return;
+    Finding finding = FindingAt(kName, "straight", trial, format::kNoId, 0, last_.Info());
+    finding.since_step = 0;
+    finding.what = fmt::format("the training ended while the loss fell as fast as at its start, with {:.0f} % left",
+                               100 * fall->to / fall->from);
+    finding.why = fmt::format(
+        "in {} updates and {:.0f} passes over the data it came from {:.4g} to {:.4g} along a straight line: by "
+        "{:.3g} from the first quarter to the second, and by {:.3g} from the third to the last; a loss that "
+        "nears what can be reached falls ever more slowly",
+        fall->updates, fall->passes, fall->from, fall->to, fall->first, fall->last);
+    finding.remedy = "raise the learning rate (by ten, say): the updates are too small; or train longer";
+    finding.causes = {"a learning rate that is too low", "inputs or targets whose scale asks for larger weights",
+                      "too few updates"};
+    finding.evidence = {{"from", fall->from}, {"to", fall->to}, {"updates", fall->updates}, {"passes", fall->passes}};
+    finding.threshold = fmt::format(
+        "at the end, after {} updates and {:g} passes: quarters of the training within a third of the same fall, "
+        "and more than 40 % left (Luff)",
+        StraightFall::kUpdates, StraightFall::kPasses);
+    sink.Report(std::move(finding));
   }
 
   void VisitFields(Fields& io) override {
+    io("straight", straight_);
+    io("slow_told", slow_told_);
+    io("last", last_);
     io("losses", tracker_);
     io("weights", weights_);
     io("gradients", with_gradient_);
@@ -445,14 +475,18 @@ class Luff final : public KeptRule {
   Window window_;
   FirstUpdates first_;
   SlowProgress slow_;
+  StraightFall straight_;
+  bool slow_told_ = false;
+  Anchor last_;
 };
 
 }  // namespace
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<Luff, Original>(kName, kParams);
-  // 11: rows that the training collects, RAdam's warm-up; 12: less of both; 13: a rate of 0
-  spec.version = 13;
+  // 11: rows that the training collects, RAdam's warm-up; 12: less of both; 13: a rate of 0; 14:
+  // "straight"
+  spec.version = 14;
   spec.aliases = {"UpdateTooLarge", "UpdateTooSmall"};
   spec.summary = "updates that are far too large or far too small beside the weights";
   spec.needs = [](const Parameters& parameters) -> std::vector<Need> {
