@@ -30,6 +30,7 @@ __all__ = [
     "bytes_spanned",
     "copy_of_rows",
     "float_bits",
+    "gradient_of",
     "is_readable",
     "local_part",
     "numbers_in",
@@ -160,6 +161,13 @@ _NUMPY = {
 # A tensor's address is its storage's plus an offset. Where the storage has none, the offset alone is below this; only
 # then is it worth two calls more to tell such a tensor from memory that begins as low (a program that is no PIE).
 LOW = 1 << 40
+
+
+def gradient_of(parameter: Any) -> Any:
+    """Returns the gradient of a tensor; None for one that an operation has made, which torch would warn about: a script
+    may put such tensors in the place of a module's parameters.
+    """
+    return parameter.grad if parameter.is_leaf or parameter.retains_grad else None
 
 
 def address_of(tensor: Any) -> int:

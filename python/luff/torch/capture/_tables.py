@@ -81,7 +81,9 @@ class Table:
         self._layouts = layouts
         self._gradients = gradients
         self._entries: list[list[Any]] = [
-            [weakref.ref(owner), number, None, None, None, 0] for owner, number in owners
+            [weakref.ref(owner), number, None, None, None, 0]
+            for owner, number in owners
+            if not gradients or owner.is_leaf or owner.retains_grad  # torch warns of the gradient of another
         ]
         size = len(self._entries)
         self._rows = np.zeros((max(size, 1), 4), dtype=np.uint64)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from luff.torch.capture._memory import address_of, is_readable
+from luff.torch.capture._memory import address_of, gradient_of, is_readable
 from luff.torch.evidence import _loss_graph
 from luff.torch.evidence._events import WaitingEvents
 from luff.torch.evidence._losses import Losses
@@ -141,7 +141,8 @@ def _is_multiple(one: bytes, other: bytes, dtype: Any) -> bool:
 def _first_matrix(models: Any) -> Any:
     for model in models:
         for parameter in model.parameters():
-            if parameter.grad is not None and parameter.dim() >= 2 and is_readable(parameter.grad):
+            gradient = gradient_of(parameter) if parameter.dim() >= 2 else None
+            if gradient is not None and is_readable(gradient):
                 return parameter
     return None
 

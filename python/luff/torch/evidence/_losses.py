@@ -34,6 +34,12 @@ from luff.torch.evidence._written_losses import WrittenLosses
 
 __all__ = ["Losses"]
 
+#: Of torch's modules without parameters, those that a model is made of: a script that calls `model.forward` calls them
+#: itself, and of one row with one output their results are numbers, too.
+_NO_LOSSES = frozenset(
+    f"torch.nn.modules.{name}" for name in ("activation", "dropout", "flatten", "linear", "padding", "pooling")
+)
+
 _TRAIN = int(Mode.TRAIN)
 _LOSS, _LOSS_INPUT, _LABEL = int(Role.LOSS), int(Role.LOSS_INPUT), int(Role.LABEL)
 _OTHER = int(Role.OTHER)
@@ -89,6 +95,8 @@ class Losses:
         metric).
         """
         if not isinstance(output, torch.Tensor) or not output.dtype.is_floating_point:
+            return
+        if type(module).__module__ in _NO_LOSSES:
             return
         if output.numel() != 1:
             if is_loss(module):

@@ -15,6 +15,7 @@ from torch.nn import Parameter
 
 from luff._hook import Session
 from luff.torch.capture._graphs import nodes_behind, nodes_of
+from luff.torch.capture._memory import gradient_of
 from luff.torch.capture._names import Names
 from luff.torch.capture._recorder import OptimizerRecord
 
@@ -23,6 +24,7 @@ __all__ = ["Reach"]
 _MAX_NODES = 20_000
 _MAX_NAMES = 64
 _MAX_LEAVES = 1024
+_TURNS = 32  # looks in a row that may reach other parameters
 _LEAF = "torch::autograd::AccumulateGrad"
 
 
@@ -41,6 +43,10 @@ class Reach:
         self._seen: dict[int, Any] = {}  # leaves outside of models in the last recorded step
         self._now: dict[int, Any] = {}  # the same for this step
         self._shapes: dict[int, list[int]] = {}  # of those of this step that are parameters
+        #: Of parameters outside of models, by their id: a weak reference, in how many looks they were reached, and the
+        #: last of these.
+        self._met: dict[int, tuple[Any, int, int]] = {}
+        self._looks = 0
         self.spoiled = False  # gradients were used and freed inside the backward pass
 
     def begins(self, roots: Iterable[Any], models: Iterable[Any]) -> None:
@@ -69,7 +75,7 @@ class Reach:
             for parameter in model.parameters():
                 if not parameter.requires_grad:
                     continue
-                if parameter.grad is not None:
+                if gradient_of(parameter) is not None:
                     reached.add(id(parameter))
                 elif id(parameter) not in reached:
                     without[id(parameter)] = weakref.ref(parameter)
@@ -88,6 +94,7 @@ class Reach:
             leaf, before = reference(), self._seen.get(key)
             if leaf is not None and before is not None and before() is leaf:
                 lasting.append(leaf)
+        lasting += self._met_again(names, lasting)
         made = [shape for key, shape in self._shapes.items() if self._now[key]() is None]
         self._seen, self._now, self._without, self._shapes = self._now, {}, [], {}
         if not reached and not without and not lasting and not made:
@@ -115,6 +122,29 @@ class Reach:
                 }
             )
         )
+
+    def _met_again(self, names: Names, lasting: list[Any]) -> list[Any]:
+        """Returns other parameters outside of models that earlier looks have reached, twice at least: passes of several
+        roots may take turns, of which the last one has reached others.
+        """
+        self._looks += 1
+        for key in self._shapes:
+            leaf = self._now[key]()
+            reference, count, _ = self._met.get(key, (None, 0, 0))
+            if leaf is None or (reference is None and len(self._met) >= _MAX_LEAVES):
+                continue
+            same = reference is not None and reference() is leaf
+            self._met[key] = (weakref.ref(leaf), count + 1 if same else 1, self._looks)
+        self._met = {
+            key: met
+            for key, met in self._met.items()
+            if met[0]() is not None and met[2] + _TURNS > self._looks
+        }
+        told = {id(leaf) for leaf in lasting}
+        again = [met[0]() for key, met in self._met.items() if met[1] > 1 and key not in told]
+        return [
+            leaf for leaf in again if leaf is not None and leaf.requires_grad and names.parameter(leaf) is None
+        ]
 
 
 def _leaves(roots: Iterable[Any]) -> list[Any]:
