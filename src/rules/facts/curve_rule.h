@@ -2,6 +2,7 @@
 #include <set>
 #include <string>
 
+#include "rules/facts/distinct_rows.h"
 #include "rules/facts/evaluations.h"
 #include "rules/kit/kept_rule.h"
 
@@ -13,7 +14,9 @@ namespace luff::rules {
                                    double of_start);
 
 /// **Thread-compatible.** Base of rules that judge the curve of each loss after an evaluation. A finding is
-/// open from when Holds is true for the curve until neither it nor Persists is.
+/// open from when Holds is true for the curve until neither it nor Persists is. Silent about a training of a
+/// handful of rows, unless the rule speaks of these: it shows whether a model can learn them at all, and nobody
+/// expects more of it.
 class CurveRule : public KeptRule {
  public:
   /// Both strings must outlive the rule.
@@ -30,6 +33,7 @@ class CurveRule : public KeptRule {
     static_cast<void>(curve);
     return false;
   }
+  [[nodiscard]] virtual bool SpeaksOfAHandful() const { return false; }
   /// Adds texts and evidence. Rule, cause, tensor, steps and series are already filled in.
   virtual void Describe(const ValidationCurve& curve, Finding* finding) const = 0;
   [[nodiscard]] const Evaluations& evaluations() const noexcept { return evaluations_; }
@@ -37,8 +41,12 @@ class CurveRule : public KeptRule {
  private:
   void Judge(const query::Trial& trial, Sink& sink);
 
+  /// Rows of a training that is a trial of the model.
+  static constexpr std::int64_t kHandful = 16;
+
   const char *name_, *cause_;
   Evaluations evaluations_;
+  DistinctRows rows_;  // of the training, as far as it matters how many there are
   std::set<std::string> open_;
 };
 

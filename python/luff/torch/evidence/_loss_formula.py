@@ -14,6 +14,7 @@ from luff.torch.capture._graphs import operation_of
 from luff.torch.capture._memory import Array, array_of
 from luff.torch.evidence._actor_critic import gains_move
 from luff.torch.evidence._events import WaitingEvents
+from luff.torch.evidence._free_scale import has_free_scale
 from luff.torch.evidence._loss_graph import constant_factor, is_square
 from luff.torch.evidence._loss_terms import (
     DEPTH,
@@ -107,6 +108,8 @@ def fault_of(node: Any) -> str:
             return ""
         if _divergence_grows(terms):
             return "divergence_maximised"
+        if has_free_scale(terms):
+            return "scale_without_cost"
         if gains_move(term.node for term in terms):
             return "moving_gain"
         if all(_target_moves(term.node) for term in terms):

@@ -40,6 +40,33 @@ TEST(Overfit, RisingValidationOverFallingTraining_IsToldAtTheThirdBadEvaluation)
   EXPECT_GE(findings[0].series.size(), 5U);
 }
 
+// Each TRAIN step has `batch` of `rows` different rows.
+std::size_t OfRows(int rows, int batch, std::int64_t whole = 0) {
+  FakeTrial trial;
+  int row = 0;
+  for (int e = 0; e < 10; ++e) {
+    for (int step = 0; step < 20; ++step) {
+      std::vector<double> values;
+      for (int i = 0; i < batch; ++i, row = (row + 1) % rows) {
+        values.push_back(0.5 + row);
+        values.push_back(1.5 - row);
+      }
+      trial.Step().Loss(1.6 * std::exp(-(20 * e + step) / 20.0));
+      trial.Sample("sample/Net_input_0", {batch, 2}, values, DType::kFloat32, {whole > 0 ? whole : batch, 2});
+    }
+    trial.Step(Mode::kEval).Loss(1.5 + 0.4 * e);
+  }
+  return Findings(trial).size();
+}
+
+TEST(Overfit, AHandfulOfRows_IsATrialOfTheModel_AndSilent) {
+  EXPECT_EQ(OfRows(5, 5), 0U);
+  EXPECT_EQ(OfRows(16, 4), 0U);
+  EXPECT_EQ(OfRows(40, 8), 1U);
+  EXPECT_EQ(OfRows(90, 1), 1U);
+  EXPECT_EQ(OfRows(5, 5, 64), 1U);  // of 64 rows the first five are kept
+}
+
 TEST(Overfit, HealthyCurves_AreSilent) {
   const auto falling = [](int step) { return 1.6 * std::exp(-step / 50.0); };
   // ends 20 % above its best

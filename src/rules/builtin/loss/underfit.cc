@@ -33,6 +33,7 @@ class Underfit final : public CurveRule {
   explicit Underfit(const Limits& limits) : CurveRule(kName, "stuck"), limits_(limits) {}
 
  private:
+  [[nodiscard]] bool SpeaksOfAHandful() const override { return true; }
   [[nodiscard]] bool Holds(const ValidationCurve& curve) const override {
     const auto needed = std::min<std::int64_t>(limits_.evaluations, ValidationCurve::kRecent);
     if (evaluations().train_steps() < limits_.steps || curve.count() <= limits_.evaluations ||
