@@ -15,12 +15,12 @@ bool StandsAboveBest(const ValidationCurve& curve, std::int64_t window, double r
 }
 
 void CurveRule::OnStep(const StepView& view, Sink& sink) {
-  if (view.rows.info.mode == query::Mode::kTrain && !view.rows.info.superseded && rows_.count() <= kHandful) {
+  if (view.rows.info.mode == query::Mode::kTrain && !view.rows.info.superseded && rows_.count() + unseen_ <= kHandful) {
     for (const ModelInput& input : ModelInputsOf(view)) {
       const auto sample = LoadSample(view, *input.entry);
       if (sample == nullptr || sample->shape.size() < 2) continue;
       rows_.Add(*sample);
-      if (!sample->whole()) rows_.AddUnseen(kHandful);  // of many rows the first are kept
+      if (!sample->whole()) unseen_ += kHandful;  // of many rows the first are kept
     }
   }
   if (evaluations_.OnStep(view)) Judge(view.trial, sink);
@@ -33,11 +33,12 @@ void CurveRule::OnEnd(const query::Trial& trial, Sink& sink) {
 void CurveRule::VisitFields(Fields& io) {
   io("evaluations", evaluations_);
   io("rows", rows_);
+  io("unseen", unseen_);
   io("open", open_);
 }
 
 void CurveRule::Judge(const query::Trial& trial, Sink& sink) {
-  const bool handful = rows_.count() > 0 && rows_.count() <= kHandful;
+  const bool handful = rows_.count() > 0 && rows_.count() + unseen_ <= kHandful;
   if (evaluations_.takes_turns() || (handful && !SpeaksOfAHandful())) return;
   for (const auto& [name, curve] : evaluations_.curves()) {
     if (!evaluations_.IsNew(curve) || curve.unfit()) continue;

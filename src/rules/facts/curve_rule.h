@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <set>
 #include <string>
 
@@ -47,6 +48,7 @@ class CurveRule : public KeptRule {
   const char *name_, *cause_;
   Evaluations evaluations_;
   DistinctRows rows_;  // of the training, as far as it matters how many there are
+  std::int64_t unseen_ = 0;  // likewise, of batches of which the first rows are kept
   std::set<std::string> open_;
 };
 

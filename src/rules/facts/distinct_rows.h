@@ -20,7 +20,6 @@ class DistinctRows {
     for (const std::uint64_t hash : RowHashes(sample))
       count_ += rows_.size() >= kMost || rows_.insert(hash).second ? 1 : 0;
   }
-  void AddUnseen(std::int64_t rows) { count_ += rows; }
   void Clear() {
     rows_.clear();
     count_ = 0;

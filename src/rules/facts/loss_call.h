@@ -41,7 +41,6 @@ struct LossSettings {
   double ignore_index = -100;
   double delta = 1;  // delta of Huber, beta of smooth L1
   bool log_target = false;
-  bool reduced = true;  // to one number
 };
 
 enum class Formula : std::uint8_t {

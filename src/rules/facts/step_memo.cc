@@ -202,8 +202,6 @@ const LossSettings& StepMemo::SettingsOf(const query::Trial& trial, const std::s
     settings.label_smoothing = number("label_smoothing", 0);
     settings.ignore_index = number("ignore_class", number("ignore_index", -100));  // Keras, torch
     settings.delta = number("delta", number("beta", 1));
-    const auto reduction = given.find("reduction");
-    settings.reduced = reduction == given.end() || *reduction != Json("none");
     const auto log_target = given.find("log_target");
     settings.log_target = log_target != given.end() && log_target->is_boolean() && log_target->get<bool>();
   }

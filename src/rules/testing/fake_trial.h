@@ -179,11 +179,6 @@ class FakeTrial final : public query::Trial {
     steps_.back().phases.back().waits.push_back({of, 1, static_cast<std::int64_t>(ms * 1e6)});
     return *this;
   }
-  /// How often a phase of the step began.
-  FakeTrial& Begins(format::Phase phase, std::uint32_t times) {
-    steps_.back().phases.back().begins[static_cast<std::size_t>(phase)] = times;
-    return *this;
-  }
   FakeTrial& Event(format::EventKind kind, std::uint32_t subject = 0, std::uint64_t argument = 0) {
     query::EventAt event;
     event.global_step = steps_.back().info.global_step;

@@ -142,7 +142,7 @@ class InputScale final : public KeptRule {
       Features& features = inputs_[name];
       features.Add(*sample);
       if (features.rows() < limits_.rows) continue;
-      if ((whole_numbers || !JudgeTwice(view, input, *sample, sink)) && !JudgeScale(view, input, *sample, features, sink))
+      if ((whole_numbers || !JudgeTwice(view, input, *sample, sink)) && !JudgeScale(view, input, *sample, features, sink) && !whole_numbers)
         JudgeOffset(view, input, *sample, features, sink);
     }
   }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/format.h"
+#include "base/json.h"
 #include "rules/facts/common_needs.h"
 #include "rules/facts/json_event.h"
 #include "rules/facts/loss_call.h"
@@ -224,7 +225,7 @@ class Luff final : public KeptRule {
       const Recognition known = reader_.Recognise(call);
       // Of outputs of which only the first rows are kept, the settings tell what counts.
       const bool by_settings = !call.output.whole() && call.value && call.settings.known &&
-                               call.settings.reduced && call.counted.empty() && !weighted_ &&
+                               call.counted.empty() && !weighted_ &&
                                Classes(FormulaOfKind(call.kind));
       const bool by_value = Classes(known.formula) && known.by_value && known.weights != Weights::kSome;
       const bool counts = (by_settings || by_value) && found.target != call.settings.ignore_index;
@@ -233,7 +234,9 @@ class Luff final : public KeptRule {
         counted = 0;
         continue;
       }
-      if (++counted < kSamples || !told_.insert("loss " + call.kind).second) continue;
+      if (++counted < kSamples || (!by_value && IsUnreduced(view, call.kind)) ||
+          !told_.insert("loss " + call.kind).second)
+        continue;
       Finding finding = FindingAt(kName, "padding", view, TensorAt{call.loss, call.worker});
       finding.since_step = 0;
       finding.what = fmt::format("{:.3g} % of the targets that {} counts stand beside padding (id {:g})",
@@ -375,6 +378,20 @@ class Luff final : public KeptRule {
       }
     }
     return std::nullopt;
+  }
+
+  // Whether the loss gives a value for each target, of which the script makes a mean itself.
+  static bool IsUnreduced(const StepView& view, const std::string& kind) {
+    const nlohmann::json model = TryParseJson(view.trial.Document("model"));
+    for (const nlohmann::json& loss : ListIn(model, "losses")) {
+      const auto type = loss.is_object() ? loss.find("type") : loss.end();
+      if (type == loss.end() || *type != nlohmann::json(kind)) continue;
+      const auto settings = loss.find("settings");
+      if (settings == loss.end() || !settings->is_object()) continue;
+      const auto reduction = settings->find("reduction");
+      return reduction != settings->end() && *reduction == nlohmann::json("none");
+    }
+    return false;
   }
 
   static bool Classes(Formula formula) noexcept {

@@ -254,7 +254,7 @@ TEST(NLPSequenceRatio, PaddingThatIsIgnored_Little_NoPaddingAtAll_AndOtherTarget
 TEST(NLPSequenceRatio, PaddingBehindAMarkOfTheEnd_IsNamedWithoutATableThatKnowsIt) {
   for (const Decoder& story :
        {Decoder{.padding = -1, .longest = 7}, Decoder{.padding = -1, .longest = 7, .shift = 1},
-        Decoder{.padding = -1, .longest = 7, .shift = 1, .partly = true}}) {
+        Decoder{.padding = -1, .longest = 7, .partly = true, .shift = 1}}) {
     const auto findings = Told(story);
     ASSERT_EQ(findings.size(), 1U);
     EXPECT_EQ(findings[0].cause, "padding");

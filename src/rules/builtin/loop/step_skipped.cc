@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/format.h"
+#include "base/json.h"
 #include "luff/profile/input.h"
 #include "rules/facts/common_needs.h"
 #include "rules/facts/json_event.h"
@@ -274,6 +275,13 @@ class StepSkipped final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
+  [[nodiscard]] static double BatchSizeOf(const StepView& view, std::int64_t number) {
+    const nlohmann::json loaders = TryParseJson(view.trial.Document("loaders"));
+    for (const nlohmann::json& loader : ListIn(loaders, "loaders"))
+      if (NumberIn(loader, "number") == static_cast<double>(number)) return NumberIn(loader, "batch_size");
+    return 0;
+  }
+
   // How many batches a pass of a loader has that was drawn whole in this step, of which no more than one
   // reached a model; 0 if there is none. `rows`: the model's inputs must tell how many rows it got.
   [[nodiscard]] static std::int64_t PassDrawn(const StepView& view, bool rows) {
@@ -298,7 +306,8 @@ class StepSkipped final : public KeptRule {
     const auto loader = std::find_if(loaders.begin(), loaders.end(), [&](const profile::Loader& one) {
       return one.number == most->first;
     });
-    if (loader == loaders.end() || loader->batches <= kFew || loader->batch_size < 1 || others > 1) return 0;
+    if (loader == loaders.end() || loader->batches <= kFew || others > 1) return 0;
+    const double batch_size = BatchSizeOf(view, loader->number);
     // One that drops its last batch has one less. It was asked once more, which ended the loop.
     const std::int64_t given = waits - others - 1;
     if (given != loader->batches && given != loader->batches - 1) return 0;
@@ -308,7 +317,7 @@ class StepSkipped final : public KeptRule {
       if (!shape.ok() || shape.value().shape.empty()) continue;
       const std::vector<std::int64_t>& whole =
           shape.value().global_shape.empty() ? shape.value().shape : shape.value().global_shape;
-      if (whole[0] > loader->batch_size) return 0;
+      if (!(static_cast<double>(whole[0]) <= batch_size)) return 0;
       rows = false;
     }
     return rows ? 0 : given;

@@ -273,13 +273,13 @@ FakeTrial AllOfAPass(const Drawn& how) {
     const bool all = step >= how.from && step < how.until;
     std::vector<double> rows(static_cast<std::size_t>(2 * how.rows), 0.5 + step);
     trial.Step().Sample("sample/Net_input_0", {how.rows, 2}, rows);
-    trial.Phases({{format::Phase::kDataWait, 1}, {format::Phase::kForward, 1}});
     // The last sixteen are told apart, of which the last one finds that there is no more.
     const int asked = all ? how.drawn + 1 + how.beside : 1;
-    for (int i = 0; i < std::min(asked, 16); ++i)
-      trial.Wait({.loader = i < how.beside ? 1U : 0U}, 0.01);
-    trial.Begins(format::Phase::kDataWait, static_cast<std::uint32_t>(asked));
-    trial.Begins(format::Phase::kDataStart, static_cast<std::uint32_t>(all ? how.starts : 0));
+    for (int i = 0; i < (all ? how.starts : 0); ++i) trial.Phases({{format::Phase::kDataStart, 1}});
+    for (int i = 0; i < asked; ++i) {
+      trial.Phases({{format::Phase::kDataWait, 1}});
+      if (i < 16) trial.Wait({.loader = i < how.beside ? 1U : 0U}, 0.01);
+    }
     for (int i = 0; i < how.forwards; ++i) trial.Event(EventKind::kForward, 0);
     trial.Event(EventKind::kBackward).Event(EventKind::kOptimizerStep, 0);
   }

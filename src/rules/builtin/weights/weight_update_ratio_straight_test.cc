@@ -48,7 +48,7 @@ TEST(WeightUpdateRatio, ALossThatFallsAlongALineToTheEnd_Warns) {
   EXPECT_EQ(findings[0].cause, "straight");
   EXPECT_EQ(findings[0].severity, Severity::kWarn);
   EXPECT_EQ(findings[0].step, 399);
-  EXPECT_NE(findings[0].what.find("69 % left"), std::string::npos) << findings[0].what;
+  EXPECT_NE(findings[0].what.find("70 % left"), std::string::npos) << findings[0].what;
   EXPECT_NE(findings[0].remedy.find("raise the learning rate"), std::string::npos);
   EXPECT_EQ(Told({.noise = 0.05}).size(), 1U);
   EXPECT_EQ(Told({.evaluated = [](double share) { return 1.1 - 0.4 * share; }}).size(), 1U);
