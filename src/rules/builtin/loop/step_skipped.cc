@@ -63,10 +63,11 @@ class StepSkipped final : public KeptRule {
     for (const query::StepPhases& phases : view.rows.phases)
       if (phases.worker == view.index.first_worker())
         started_ += phases.begins[static_cast<std::size_t>(format::Phase::kDataStart)];
+    if (info.mode == query::Mode::kTrain) Drawn(view, sink);
+    drawn_before_ = DrawsOf(view);
     if (info.mode != query::Mode::kTrain) return;
     passes_.OnTrainStep(view);
     Unused(view, sink);
-    Drawn(view, sink);
     Count(view);
     still_.OnTrainStep(view);
     // A closure computes and clears gradients many times in one update; its gradients are recorded.
@@ -140,7 +141,8 @@ class StepSkipped final : public KeptRule {
     io("none_open", none_open_);
     io("drawn", drawn_);
     io("batches_drawn", batches_drawn_);
-    io("first_drawn", first_drawn_);
+    io("seen_updates", seen_updates_);
+    io("drawn_before", drawn_before_);
     io("some_trained", some_trained_);
     io("drawn_open", drawn_open_);
   }
@@ -235,17 +237,14 @@ class StepSkipped final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
-  // Each update so far, but the first, drew all batches of a loader, and models were called with no more than
-  // one of them: what trains stands behind the loop over batches. The loader was started once for the update,
-  // and came to its end before the next step: it was asked once more than it has batches. Whoever puts the
-  // batches of a pass together has more rows, and whoever goes through the data for something else goes on
-  // with a loop that trains.
+  // Before each update so far, but the first two, all batches of a loader were drawn, and models were called
+  // with no more than one of them: what trains stands behind the loop over batches. The loader was started
+  // once for the update, and came to its end: it was asked once more than it has batches. What is drawn after
+  // a step, of whatever mode, is told in that step. Whoever puts the batches of a pass together has more rows,
+  // and whoever goes through the data for something else goes on with a loop that trains.
   void Drawn(const StepView& view, Sink& sink) {
     if (some_trained_ || view.index.events(EventKind::kOptimizerStep).empty()) return;
-    if (!first_drawn_) {  // its batches may have been drawn before the run was opened
-      first_drawn_ = true;
-      return;
-    }
+    if (++seen_updates_ <= 2) return;  // what was drawn before the first step is told in it, too
     const std::int64_t batches = PassDrawn(view, !drawn_open_);
     if (batches <= 0) {
       some_trained_ = true;
@@ -270,7 +269,7 @@ class StepSkipped final : public KeptRule {
     finding.causes = {"what trains stands outside of the loop over batches"};
     finding.evidence = {{"drawn", batches_drawn_}, {"used", drawn_}};
     finding.threshold =
-        fmt::format("a fact: {} updates in a row, from the second one on, {} batches or more (Luff)", kUnused,
+        fmt::format("a fact: {} updates in a row, from the third one on, {} batches or more (Luff)", kUnused,
                     kFew + 1);
     sink.Report(std::move(finding));
   }
@@ -282,34 +281,51 @@ class StepSkipped final : public KeptRule {
     return 0;
   }
 
-  // How many batches a pass of a loader has that was drawn whole in this step, of which no more than one
-  // reached a model; 0 if there is none. `rows`: the model's inputs must tell how many rows it got.
-  [[nodiscard]] static std::int64_t PassDrawn(const StepView& view, bool rows) {
-    const std::uint32_t worker = view.index.first_worker();
-    const auto forwards = static_cast<std::int64_t>(view.index.events(EventKind::kForward).size());
-    if (forwards < 1 || forwards > kFew || view.index.events(EventKind::kOptimizerStep).size() > kFew) return 0;
-    // The newest waits are told apart by their loaders; others may have been asked for the last time.
+  // What was drawn of the loader whose batches a step waited for last and most.
+  struct Draws {
+    std::int64_t loader = -1, waits = 0, others = 0, started = 0;
+    void VisitFields(Fields& io) {
+      io("loader", loader);
+      io("waits", waits);
+      io("others", others);
+      io("started", started);
+    }
+  };
+  [[nodiscard]] static Draws DrawsOf(const StepView& view) {
+    Draws draws;
+    // The newest waits are told apart by their loaders.
     std::map<std::int64_t, std::int64_t> asked;  // by number of the loader
-    std::int64_t started = 0, waits = 0, others = 0;
     for (const query::StepPhases& phases : view.rows.phases) {
-      if (phases.worker != worker) continue;
-      started += phases.begins[static_cast<std::size_t>(format::Phase::kDataStart)];
-      waits += phases.begins[static_cast<std::size_t>(format::Phase::kDataWait)];
+      if (phases.worker != view.index.first_worker()) continue;
+      draws.started += phases.begins[static_cast<std::size_t>(format::Phase::kDataStart)];
+      draws.waits += phases.begins[static_cast<std::size_t>(format::Phase::kDataWait)];
       for (const query::StepPhases::Wait& wait : phases.waits)
         if (wait.of.loader != format::WaitSubject::kNoLoader) asked[wait.of.loader] += wait.count;
     }
     const auto most = std::max_element(asked.begin(), asked.end(),
                                        [](const auto& a, const auto& b) { return a.second < b.second; });
-    if (most == asked.end() || started < 1 || started > 2) return 0;
-    for (const auto& [number, count] : asked) others += number == most->first ? 0 : count;
+    if (most == asked.end()) return draws;
+    draws.loader = most->first;
+    for (const auto& [number, count] : asked) draws.others += number == most->first ? 0 : count;
+    return draws;
+  }
+
+  // How many batches a pass of a loader has that was drawn whole since the step before, of which no more than
+  // one reached a model; 0 if there is none. `rows`: the model's inputs must tell how many rows it got.
+  [[nodiscard]] std::int64_t PassDrawn(const StepView& view, bool rows) const {
+    const Draws& draws = drawn_before_;
+    const auto forwards = static_cast<std::int64_t>(view.index.events(EventKind::kForward).size());
+    if (forwards < 1 || forwards > kFew || view.index.events(EventKind::kOptimizerStep).size() > kFew) return 0;
+    if (draws.loader < 0 || draws.started < 1 || draws.started > 2) return 0;
     const auto loaders = profile::LoadersOf(view.trial.Document("loaders"));
     const auto loader = std::find_if(loaders.begin(), loaders.end(), [&](const profile::Loader& one) {
-      return one.number == most->first;
+      return one.number == draws.loader;
     });
-    if (loader == loaders.end() || loader->batches <= kFew || others > 1) return 0;
+    if (loader == loaders.end() || loader->batches <= kFew || draws.others > 1) return 0;
     const double batch_size = BatchSizeOf(view, loader->number);
-    // One that drops its last batch has one less. It was asked once more, which ended the loop.
-    const std::int64_t given = waits - others - 1;
+    // One that drops its last batch has one less. It was asked once more, which ended the loop, and so may
+    // another one have been.
+    const std::int64_t given = draws.waits - draws.others - 1;
     if (given != loader->batches && given != loader->batches - 1) return 0;
     for (const ModelInput& input : ModelInputsOf(view)) {
       const auto shape = view.trial.Shape(input.entry->tensor, view.rows.info.global_step,
@@ -580,7 +596,9 @@ class StepSkipped final : public KeptRule {
   StillWeights still_;
   bool none_open_ = false;
   std::int64_t drawn_ = 0, batches_drawn_ = 0;  // updates so far that used one batch of a pass, and all of these
-  bool first_drawn_ = false, some_trained_ = false, drawn_open_ = false;
+  std::int64_t seen_updates_ = 0;
+  Draws drawn_before_;  // since the step before this one
+  bool some_trained_ = false, drawn_open_ = false;
   std::map<std::uint32_t, State> workers_;
   std::map<std::uint32_t, Use> used_;  // by number of the optimizer
   Anchor last_;

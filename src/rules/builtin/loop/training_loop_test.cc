@@ -263,6 +263,7 @@ struct Drawn {
   int beside = 0;         // batches of another loader
   bool known = true;      // how many batches the loader has
   int starts = 1, from = 0;
+  bool evaluates = false;  // after each update; what is drawn then is told there
 };
 FakeTrial AllOfAPass(const Drawn& how) {
   FakeTrial trial;
@@ -282,6 +283,12 @@ FakeTrial AllOfAPass(const Drawn& how) {
     }
     for (int i = 0; i < how.forwards; ++i) trial.Event(EventKind::kForward, 0);
     trial.Event(EventKind::kBackward).Event(EventKind::kOptimizerStep, 0);
+    if (!how.evaluates) continue;
+    trial.Step(query::Mode::kEval).Phases({{format::Phase::kDataStart, 1}});
+    for (int i = 0; i < how.drawn + 2; ++i) {
+      trial.Phases({{format::Phase::kDataWait, 1}});
+      if (i < 16) trial.Wait({.loader = i == 0 ? 1U : 0U}, 0.01);
+    }
   }
   return trial;
 }
@@ -291,12 +298,13 @@ TEST(StepSkipped, AWholePassIsDrawnForOneUpdate_IsTold) {
   ASSERT_EQ(findings.size(), 1U);
   EXPECT_EQ(findings[0].cause, "drawn");
   EXPECT_EQ(findings[0].severity, Severity::kWarn);
-  EXPECT_EQ(findings[0].step, 4);
+  EXPECT_EQ(findings[0].step, 5);
   EXPECT_NE(findings[0].what.find("4 of 40 batches"), std::string::npos);
   EXPECT_NE(findings[0].remedy.find("indent"), std::string::npos);
   EXPECT_FALSE(findings[0].healed);
   EXPECT_EQ(FindingsOf(AllOfAPass({.drawn = 9}), "StepSkipped").size(), 1U);  // drop_last
   EXPECT_EQ(FindingsOf(AllOfAPass({.batches = 40, .drawn = 40}), "StepSkipped").size(), 1U);
+  EXPECT_EQ(FindingsOf(AllOfAPass({.until = 0, .evaluates = true}), "StepSkipped").size(), 1U);
   EXPECT_TRUE(FindingsOf(AllOfAPass({.steps = 30, .until = 9}), "StepSkipped").at(0).healed);
 }
 
