@@ -215,16 +215,16 @@ class Luff final : public KeptRule {
     if (view.rows.info.superseded) return;
     weighted_ = weighted_ || !view.index.json_events("loss_weights").empty();
     for (const LossCall& call : reader_.Read(view)) {
-      if (!call.output.is_float() || call.target.is_float() || !call.target.whole()) continue;
-      if (!call.output.whole() && !known_ids.empty()) continue;
+      if (!call.output.is_float() || call.target.is_float()) continue;
+      if (!call.whole() && !known_ids.empty()) continue;
       // Without a table that names it, padding is what stands behind a mark of the end, and nowhere else.
       const Padding found = known_ids.empty() ? Marked(view, call) : PaddingOf(view, call, known_ids);
       if (found.places == 0) continue;
       if (!counted_.contains(call.key) && counted_.size() >= LossReader::kMaxKinds) continue;
       std::int64_t& counted = counted_[call.key];
       const Recognition known = reader_.Recognise(call);
-      // Of outputs of which only the first rows are kept, the settings tell what counts.
-      const bool by_settings = !call.output.whole() && call.value && call.settings.known &&
+      // Of calls of which only the first rows are kept, the settings tell what counts.
+      const bool by_settings = !call.whole() && call.value && call.settings.known &&
                                call.counted.empty() && !weighted_ &&
                                Classes(FormulaOfKind(call.kind));
       const bool by_value = Classes(known.formula) && known.by_value && known.weights != Weights::kSome;
@@ -420,6 +420,9 @@ class Luff final : public KeptRule {
   static Padding Marked(const StepView& view, const LossCall& call) {
     SampleValues rows = call.target;
     const auto count = static_cast<std::int64_t>(rows.values.size());
+    for (std::size_t axis = 1; axis < rows.shape.size(); ++axis)
+      if (rows.whole_shape.size() != rows.shape.size() || rows.shape[axis] != rows.whole_shape[axis]) return {};
+    std::erase(rows.shape, 1);  // (N, 1, L) of losses over two axes
     if (rows.shape.size() == 1) {
       for (const ModelInput& input : ModelInputsOf(view)) {
         if (!IsIds(input.entry->dtype) || input.entry->worker != call.worker) continue;

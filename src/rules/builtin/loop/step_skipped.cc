@@ -324,9 +324,9 @@ class StepSkipped final : public KeptRule {
     if (loader == loaders.end() || loader->batches <= kFew || draws.others > 1) return 0;
     const double batch_size = BatchSizeOf(view, loader->number);
     // One that drops its last batch has one less. It was asked once more, which ended the loop, and so may
-    // another one have been.
+    // another one have been, before the newest waits.
     const std::int64_t given = draws.waits - draws.others - 1;
-    if (given != loader->batches && given != loader->batches - 1) return 0;
+    if (given < loader->batches - 1 || given > loader->batches + 1) return 0;
     for (const ModelInput& input : ModelInputsOf(view)) {
       const auto shape = view.trial.Shape(input.entry->tensor, view.rows.info.global_step,
                                           query::Mode::kGlobal, input.entry->worker);
@@ -336,7 +336,7 @@ class StepSkipped final : public KeptRule {
       if (!(static_cast<double>(whole[0]) <= batch_size)) return 0;
       rows = false;
     }
-    return rows ? 0 : given;
+    return rows ? 0 : std::min(given, loader->batches);
   }
 
   // Whether so many batches are a pass of a loader, of which the last may be left out, and loaders were

@@ -287,7 +287,7 @@ FakeTrial AllOfAPass(const Drawn& how) {
     trial.Step(query::Mode::kEval).Phases({{format::Phase::kDataStart, 1}});
     for (int i = 0; i < how.drawn + 2; ++i) {
       trial.Phases({{format::Phase::kDataWait, 1}});
-      if (i < 16) trial.Wait({.loader = i == 0 ? 1U : 0U}, 0.01);
+      if (i + 16 >= how.drawn + 2) trial.Wait({.loader = i == 0 ? 1U : 0U}, 0.01);  // the newest
     }
   }
   return trial;
@@ -305,6 +305,8 @@ TEST(StepSkipped, AWholePassIsDrawnForOneUpdate_IsTold) {
   EXPECT_EQ(FindingsOf(AllOfAPass({.drawn = 9}), "StepSkipped").size(), 1U);  // drop_last
   EXPECT_EQ(FindingsOf(AllOfAPass({.batches = 40, .drawn = 40}), "StepSkipped").size(), 1U);
   EXPECT_EQ(FindingsOf(AllOfAPass({.until = 0, .evaluates = true}), "StepSkipped").size(), 1U);
+  EXPECT_EQ(
+      FindingsOf(AllOfAPass({.batches = 40, .until = 0, .drawn = 40, .evaluates = true}), "StepSkipped").size(), 1U);
   EXPECT_TRUE(FindingsOf(AllOfAPass({.steps = 30, .until = 9}), "StepSkipped").at(0).healed);
 }
 
