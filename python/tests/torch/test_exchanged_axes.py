@@ -107,9 +107,14 @@ def rows_first(x):  # (L, B, E), as torch's own attention has it
         Attention(right, back),
         Attention(right, back, F.scaled_dot_product_attention),
         Attention(lambda x: x.view(BATCH, LENGTH, HEADS, DEPTH).permute(0, 2, 1, 3), back),
-        Attention(lambda x: right(x).reshape(BATCH * HEADS, LENGTH, DEPTH), lambda x: back(x.view(BATCH, HEADS, LENGTH, DEPTH))),
+        Attention(
+            lambda x: right(x).reshape(BATCH * HEADS, LENGTH, DEPTH),
+            lambda x: back(x.view(BATCH, HEADS, LENGTH, DEPTH)),
+        ),
         Attention(lambda x: torch.stack(x.chunk(HEADS, -1), 1), back),
-        Attention(lambda x: x.view(BATCH, LENGTH, HEADS, DEPTH), lambda x: x.reshape(BATCH, LENGTH, WIDTH)),  # pieces of one place
+        Attention(
+            lambda x: x.view(BATCH, LENGTH, HEADS, DEPTH), lambda x: x.reshape(BATCH, LENGTH, WIDTH)
+        ),  # pieces of one place
         Attention(lambda x: x.view(BATCH, 2, LENGTH // 2, WIDTH), flat),  # windows
         Attention(lambda x: x.view(BATCH, LENGTH * HEADS, DEPTH), flat),  # pieces of all places
         nn.MultiheadAttention(WIDTH, HEADS, batch_first=True),
@@ -144,14 +149,17 @@ def places(x):  # of an image, or a signal
 
 
 def convolution(inputs=2):
-    return nn.Sequential(nn.Conv2d(inputs, WIDTH, 3, padding=1), nn.BatchNorm2d(WIDTH), nn.ReLU(), nn.MaxPool2d(2))
+    return nn.Sequential(
+        nn.Conv2d(inputs, WIDTH, 3, padding=1), nn.BatchNorm2d(WIDTH), nn.ReLU(), nn.MaxPool2d(2)
+    )
 
 
 SIGNAL = (BATCH, 2, LENGTH)
 
 
 @pytest.mark.parametrize(
-    "second", [nn.Linear(WIDTH, 4), nn.LSTM(WIDTH, 4, batch_first=True), nn.LayerNorm(WIDTH), nn.GRU(WIDTH, 4)]
+    "second",
+    [nn.Linear(WIDTH, 4), nn.LSTM(WIDTH, 4, batch_first=True), nn.LayerNorm(WIDTH), nn.GRU(WIDTH, 4)],
 )
 def test_channels_that_become_features(watched, second):
     found = told(watched, Chain(nn.Conv1d(2, WIDTH, 3, padding=1), places, second), *SIGNAL)
@@ -177,7 +185,11 @@ def test_tokens_that_become_pixels(watched):
     ("first", "move", "second"),
     [
         (nn.Conv1d(2, WIDTH, 3, padding=1), lambda x: x.transpose(1, 2), nn.Linear(WIDTH, 4)),
-        (nn.Conv1d(2, WIDTH, 3, padding=1), lambda x: x.permute(0, 2, 1).contiguous(), nn.LSTM(WIDTH, 4, batch_first=True)),
+        (
+            nn.Conv1d(2, WIDTH, 3, padding=1),
+            lambda x: x.permute(0, 2, 1).contiguous(),
+            nn.LSTM(WIDTH, 4, batch_first=True),
+        ),
         (nn.Conv1d(2, WIDTH, 3, padding=1), lambda x: x.flatten(1), nn.Linear(WIDTH * LENGTH, 4)),
         (nn.Conv1d(2, WIDTH, 3, padding=1), lambda x: x.view(BATCH, 4, 12), nn.Linear(12, 4)),
         (nn.Conv1d(2, LENGTH, 3, padding=1), lambda x: x.view(BATCH, LENGTH, LENGTH), nn.Linear(LENGTH, 4)),
@@ -190,8 +202,12 @@ def test_axes_of_a_signal_that_are_moved_or_left(watched, first, move, second):
 
 def test_axes_of_tokens_that_are_moved_or_merged(watched):
     conv = nn.Conv1d(WIDTH, 4, 3)
-    assert told(watched, Chain(nn.Linear(4, WIDTH), lambda x: x.transpose(1, 2), conv), BATCH, LENGTH, 4) == []
-    pairs = Chain(nn.Linear(4, 3), lambda x: x.view(BATCH, 3, LENGTH), nn.Linear(LENGTH, 4))  # two places in one
+    assert (
+        told(watched, Chain(nn.Linear(4, WIDTH), lambda x: x.transpose(1, 2), conv), BATCH, LENGTH, 4) == []
+    )
+    pairs = Chain(
+        nn.Linear(4, 3), lambda x: x.view(BATCH, 3, LENGTH), nn.Linear(LENGTH, 4)
+    )  # two places in one
     assert told(watched, pairs, BATCH, LENGTH, 4) == []
     tiles = Chain(nn.Linear(4, WIDTH * 6), lambda x: x.view(BATCH, WIDTH, 2, 3), nn.Conv2d(WIDTH, 4, 1))
     assert told(watched, tiles, BATCH, 4) == []

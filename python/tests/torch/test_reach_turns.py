@@ -47,8 +47,6 @@ def train(watched, every, steps=70, register=False, own=False, trained_until=100
     return foreign(session)
 
 
-
-
 @pytest.mark.parametrize("every", [1, 3])
 def test_parameters_in_a_plain_list(watched, every):
     told = train(watched, every)

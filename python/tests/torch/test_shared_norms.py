@@ -58,7 +58,9 @@ def test_a_list_times_a_number(watched):
             return 4 * x + 3
 
     layers = [*block(nn.BatchNorm2d(CHANNELS)), Scaled()] * 3
-    assert told(watched, nn.Sequential(*layers, nn.Flatten(), nn.Linear(CHANNELS * 36, 2)))[-1] == ["Sequential_1"]
+    assert told(watched, nn.Sequential(*layers, nn.Flatten(), nn.Linear(CHANNELS * 36, 2)))[-1] == [
+        "Sequential_1"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -103,7 +105,10 @@ def test_two_inputs_beside_each_other(watched):
     class Siamese(nn.Module):
         def __init__(self):
             super().__init__()
-            self.body, self.head = nn.Sequential(*block(nn.BatchNorm2d(CHANNELS))), nn.Conv2d(2 * CHANNELS, 2, 1)
+            self.body, self.head = (
+                nn.Sequential(*block(nn.BatchNorm2d(CHANNELS))),
+                nn.Conv2d(2 * CHANNELS, 2, 1),
+            )
 
         def forward(self, x):
             return self.head(torch.cat([self.body(x), self.body(5 * x + 4)], 1)).mean((2, 3))

@@ -15,7 +15,8 @@ bool StandsAboveBest(const ValidationCurve& curve, std::int64_t window, double r
 }
 
 void CurveRule::OnStep(const StepView& view, Sink& sink) {
-  if (view.rows.info.mode == query::Mode::kTrain && !view.rows.info.superseded && rows_.count() + unseen_ <= kHandful) {
+  if (view.rows.info.mode == query::Mode::kTrain && !view.rows.info.superseded &&
+      rows_.count() + unseen_ <= kHandful) {
     for (const ModelInput& input : ModelInputsOf(view)) {
       const auto sample = LoadSample(view, *input.entry);
       if (sample == nullptr || sample->shape.size() < 2) continue;

@@ -16,8 +16,8 @@ namespace luff::rules {
 
 /// **Thread-compatible.** Base of rules that judge the curve of each loss after an evaluation. A finding is
 /// open from when Holds is true for the curve until neither it nor Persists is. Silent about a training of a
-/// handful of rows, unless the rule speaks of these: it shows whether a model can learn them at all, and nobody
-/// expects more of it.
+/// handful of rows, unless the rule speaks of these: it shows whether a model can learn them at all, and
+/// nobody expects more of it.
 class CurveRule : public KeptRule {
  public:
   /// Both strings must outlive the rule.
@@ -47,7 +47,7 @@ class CurveRule : public KeptRule {
 
   const char *name_, *cause_;
   Evaluations evaluations_;
-  DistinctRows rows_;  // of the training, as far as it matters how many there are
+  DistinctRows rows_;        // of the training, as far as it matters how many there are
   std::int64_t unseen_ = 0;  // likewise, of batches of which the first rows are kept
   std::set<std::string> open_;
 };

@@ -11,10 +11,10 @@
 namespace luff::rules {
 namespace {
 constexpr std::size_t kQuarters = 4, kPoints = 32;
-constexpr double kLeft = 0.4, kFallen = 0.1;     // of the loss: most is left, and something is learnt
+constexpr double kLeft = 0.4, kFallen = 0.1;      // of the loss: most is left, and something is learnt
 constexpr double kSlower = 0.75, kFaster = 1.34;  // of the mean fall from one quarter to the next
-constexpr double kNoise = 0.1;                   // of the fall: how far points lie from the line
-constexpr double kNear = 1.02;                   // of the best evaluation
+constexpr double kNoise = 0.1;                    // of the fall: how far points lie from the line
+constexpr double kNear = 1.02;                    // of the best evaluation
 }  // namespace
 
 void StraightFall::OnStep(const StepView& view) {
@@ -60,7 +60,8 @@ std::optional<StraightFall::Fall> StraightFall::Of(const LossSeries& series) {
 
 std::optional<StraightFall::Fall> StraightFall::OnEnd(const LossTracker& losses) {
   evaluations_.OnEnd();
-  if (losses.series().size() != 1 || passes_.count() < kPasses || passes_.drawn_at_random()) return std::nullopt;
+  if (losses.series().size() != 1 || passes_.count() < kPasses || passes_.drawn_at_random())
+    return std::nullopt;
   if (last_rate_ > first_rate_ || evaluations_.takes_turns()) return std::nullopt;
   for (const auto& [name, curve] : evaluations_.curves()) {
     if (curve.recent().empty()) continue;

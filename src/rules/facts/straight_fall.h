@@ -10,9 +10,9 @@
 
 namespace luff::rules {
 
-/// **Thread-compatible.** Whether a training has ended while its loss fell along a straight line, with most of it
-/// left: as fast at the end as at the start, after many passes over the data. A loss that nears what can be
-/// reached falls ever more slowly, and so does one whose evaluations get no better.
+/// **Thread-compatible.** Whether a training has ended while its loss fell along a straight line, with most
+/// of it left: as fast at the end as at the start, after many passes over the data. A loss that nears what
+/// can be reached falls ever more slowly, and so does one whose evaluations get no better.
 class StraightFall {
  public:
   static constexpr std::int64_t kUpdates = 256;
@@ -21,7 +21,7 @@ class StraightFall {
   void OnStep(const StepView& view);
 
   struct Fall {
-    double from = 0, to = 0;  // means of the first and the last quarter
+    double from = 0, to = 0;     // means of the first and the last quarter
     double first = 0, last = 0;  // fall from the first quarter to the second, and from the third to the last
     double passes = 0;
     std::int64_t updates = 0;

@@ -2,9 +2,9 @@
 
 outside_the_loop: what trains stands behind the loop over batches, so that a pass is drawn for one update. viewed_heads:
 heads of attention are split off by a view. viewed_channels: channels of a convolution become features by a view.
-weighted_mean: weights of samples multiply a loss that is one number already. free_scale: errors are divided by a predicted
-variance whose logarithm is missing. shared_norm: two places of a model have one batch normalisation. padded_targets: the
-loss counts the padding behind the end of each row. The names with a `no_` before them do it rightly.
+weighted_mean: weights of samples multiply a loss that is one number already. free_scale: errors are divided by a
+predicted variance whose logarithm is missing. shared_norm: two places of a model have one batch normalisation.
+padded_targets: the loss counts the padding behind the end of each row. Names with a `no_` before them do it rightly.
 """
 
 import sys

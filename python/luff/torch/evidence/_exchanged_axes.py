@@ -152,9 +152,7 @@ def _is_softmax(node: Any) -> bool:
 # Features -------------------------------------------------------------------------------------------------------------
 
 
-def _exchanges_features(
-    node: Any, before: list[int], behind: list[int], users: dict[int, list[Any]]
-) -> bool:
+def _exchanges_features(node: Any, before: list[int], behind: list[int], users: dict[int, list[Any]]) -> bool:
     made = node.next_functions[0][0]
     # (B, ..., C) becomes (B, C, ...), for a convolution; or the other way round, for what takes the last axis.
     last, channels = before[-1], before[1]
@@ -162,7 +160,9 @@ def _exchanges_features(
     if _are_exchanged(last, before[1:-1], behind[1], behind[2:]) and (same or before[1:-1] == behind[2:]):
         if _has_features_last(made) and _is_convolved(node, behind, users):
             return True
-    if _are_exchanged(channels, before[2:], behind[-1], behind[1:-1]) and (same or before[2:] == behind[1:-1]):
+    if _are_exchanged(channels, before[2:], behind[-1], behind[1:-1]) and (
+        same or before[2:] == behind[1:-1]
+    ):
         return _has_channels(made, before) and _is_multiplied(node, behind, users)
     return False
 

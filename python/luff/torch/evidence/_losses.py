@@ -37,7 +37,8 @@ __all__ = ["Losses"]
 #: Of torch's modules without parameters, those that a model is made of: a script that calls `model.forward` calls them
 #: itself, and of one row with one output their results are numbers, too.
 _NO_LOSSES = frozenset(
-    f"torch.nn.modules.{name}" for name in ("activation", "dropout", "flatten", "linear", "padding", "pooling")
+    f"torch.nn.modules.{name}"
+    for name in ("activation", "dropout", "flatten", "linear", "padding", "pooling")
 )
 
 _TRAIN = int(Mode.TRAIN)

@@ -143,7 +143,9 @@ class Reach:
         told = {id(leaf) for leaf in lasting}
         again = [met[0]() for key, met in self._met.items() if met[1] > 1 and key not in told]
         return [
-            leaf for leaf in again if leaf is not None and leaf.requires_grad and names.parameter(leaf) is None
+            leaf
+            for leaf in again
+            if leaf is not None and leaf.requires_grad and names.parameter(leaf) is None
         ]
 
 

@@ -1,5 +1,5 @@
-"""Layers of batch normalisation that one forward pass uses at two places, one behind the other, whose batches have other
-means there: their running statistics are a mixture of both, and fit neither.
+"""Layers of batch normalisation that one forward pass uses at two places, one behind the other, whose batches have
+other means there: their running statistics are a mixture of both, and fit neither.
 
 Read in the graph of a backward pass, before it is freed. Tensors are read as memory, and nothing is kept.
 """
@@ -67,7 +67,9 @@ def _found(norms: list[Any], names: Names, most: int) -> list[dict[str, Any]]:
         weight = first.next_functions[1][0]
         name = names.parameter(weight.variable) if operation_of(weight) == _LEAF else None
         if share > 0.5 and name is not None:
-            found.append({"layer": name.rpartition(".")[0], "share": round(share, 4), "apart": round(apart, 4)})
+            found.append(
+                {"layer": name.rpartition(".")[0], "share": round(share, 4), "apart": round(apart, 4)}
+            )
     return found
 
 

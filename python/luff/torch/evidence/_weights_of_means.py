@@ -25,7 +25,7 @@ _NONE = 0  # value of torch's reduction
 
 def weights_a_mean(node: Any) -> bool | None:
     """Returns whether a root sums up products of one mean over samples and as many constants; None if it does and the
-    constants are all the same, as of a batch without a rare class. Called for graphs of which saved tensors can be read.
+    constants are all the same, as of a batch without a rare class. Called for graphs whose saved tensors can be read.
     """
     queue = [] if node is None else [(node, False)]
     for count, (one, summed) in enumerate(queue):  # grows during the loop
@@ -65,13 +65,13 @@ def _samples_of(node: Any) -> tuple[int, ...]:
     if node is None:
         return ()
     if node.name() == "MeanBackward0":
-        counts = (int(node._saved_self_sym_numel),)
+        counts = [int(node._saved_self_sym_numel)]
     elif name in _ELEMENTWISE and node._saved_reduction != _NONE:
         values = node._saved_self
-        counts = (values.numel(), values.shape[0] if values.dim() else 1)
+        counts = [int(values.numel()), int(values.shape[0]) if values.dim() else 1]
     elif name in _CLASSES and node._saved_reduction != _NONE:
         target = node._saved_target
-        counts = (target.numel(), target.shape[0] if target.dim() else 1)
+        counts = [int(target.numel()), int(target.shape[0]) if target.dim() else 1]
     else:
         return ()
     return tuple(count for count in counts if count > 1)

@@ -142,7 +142,8 @@ class InputScale final : public KeptRule {
       Features& features = inputs_[name];
       features.Add(*sample);
       if (features.rows() < limits_.rows) continue;
-      if ((whole_numbers || !JudgeTwice(view, input, *sample, sink)) && !JudgeScale(view, input, *sample, features, sink) && !whole_numbers)
+      if ((whole_numbers || !JudgeTwice(view, input, *sample, sink)) &&
+          !JudgeScale(view, input, *sample, features, sink) && !whole_numbers)
         JudgeOffset(view, input, *sample, features, sink);
     }
   }

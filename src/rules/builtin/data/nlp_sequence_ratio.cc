@@ -224,13 +224,13 @@ class Luff final : public KeptRule {
       std::int64_t& counted = counted_[call.key];
       const Recognition known = reader_.Recognise(call);
       // Of calls of which only the first rows are kept, the settings tell what counts.
-      const bool by_settings = !call.whole() && call.value && call.settings.known &&
-                               call.counted.empty() && !weighted_ &&
-                               Classes(FormulaOfKind(call.kind));
+      const bool by_settings = !call.whole() && call.value && call.settings.known && call.counted.empty() &&
+                               !weighted_ && Classes(FormulaOfKind(call.kind));
       const bool by_value = Classes(known.formula) && known.by_value && known.weights != Weights::kSome;
       const bool counts = (by_settings || by_value) && found.target != call.settings.ignore_index;
       const double share = static_cast<double>(found.places) / static_cast<double>(call.target.values.size());
-      if (!counts || share < (found.mark ? limits_.share : kCounted) || (!call.counted.empty() && OnlyOf(view, call, known_ids))) {
+      if (!counts || share < (found.mark ? limits_.share : kCounted) ||
+          (!call.counted.empty() && OnlyOf(view, call, known_ids))) {
         counted = 0;
         continue;
       }
@@ -421,7 +421,8 @@ class Luff final : public KeptRule {
     SampleValues rows = call.target;
     const auto count = static_cast<std::int64_t>(rows.values.size());
     for (std::size_t axis = 1; axis < rows.shape.size(); ++axis)
-      if (rows.whole_shape.size() != rows.shape.size() || rows.shape[axis] != rows.whole_shape[axis]) return {};
+      if (rows.whole_shape.size() != rows.shape.size() || rows.shape[axis] != rows.whole_shape[axis])
+        return {};
     std::erase(rows.shape, 1);  // (N, 1, L) of losses over two axes
     if (rows.shape.size() == 1) {
       for (const ModelInput& input : ModelInputsOf(view)) {
@@ -452,7 +453,9 @@ class Luff final : public KeptRule {
     const auto length = static_cast<std::size_t>(sample.shape[columns ? 0 : 1]);
     std::optional<double> mark;
     for (std::size_t row = 0; row < rows; ++row) {
-      const auto at = [&](std::size_t i) { return sample.values[columns ? i * rows + row : row * length + i]; };
+      const auto at = [&](std::size_t i) {
+        return sample.values[columns ? i * rows + row : row * length + i];
+      };
       std::size_t used = 0;
       while (used < length && at(used) != id) ++used;
       if (used == length) continue;
@@ -572,8 +575,8 @@ RuleSpec Spec() {
     return std::unique_ptr<Rule>(new Luff(limits));
   });
   spec.aliases = {"PaddingDominates"};
-  // 2: padding beside which a loss counts; 3: a loss that counts nothing else; 4: steps that Keras masks; 5: padding
-  // behind a mark of the end
+  // 2: padding beside which a loss counts; 3: a loss that counts nothing else; 4: steps that Keras masks; 5:
+  // padding behind a mark of the end
   spec.version = 5;
   spec.summary = "sequences that consist mostly of one token, or whose values a mask hides";
   spec.needs = [](const Parameters& all) {

@@ -182,7 +182,8 @@ std::vector<Finding> Told(const Decoder& story) {
     double loss = 0;
     double counted = 0;
     for (int row = 0; row < 32; ++row) {
-      const int length = story.equal ? story.shortest : story.shortest + row % (story.longest - story.shortest);
+      const int length =
+          story.equal ? story.shortest : story.shortest + row % (story.longest - story.shortest);
       for (int i = 0; i < 12; ++i) {
         const bool pad = story.scattered ? noise() % 2 == 0 : i >= length;
         const bool end = story.marked && i + 1 == length;
@@ -209,7 +210,8 @@ std::vector<Finding> Told(const Decoder& story) {
     trial.Step()
         .Sample("sample/Net_input_0", {32, 12}, ids, DType::kInt64)
         .Sample("sample/CrossEntropyLoss_input_1", {384}, targets, DType::kInt64);
-    if (story.weighted) trial.EventJson(R"({"kind": "loss_weights", "loss": "CrossEntropyLoss_output_0", "call": 0,
+    if (story.weighted)
+      trial.EventJson(R"({"kind": "loss_weights", "loss": "CrossEntropyLoss_output_0", "call": 0,
         "weight": [0, 1]})");
     if (story.partly) {
       scores.resize(64 * 14);
@@ -271,10 +273,10 @@ TEST(NLPSequenceRatio, RunsAtTheEndWithoutAMark_IgnoredOnes_AndOthers_AreSilentT
     return Told(other);
   };
   EXPECT_TRUE(with([](Decoder* one) { one->ignored = 0; }).empty());
-  EXPECT_TRUE(with([](Decoder* one) { one->longest = 11; }).empty());     // less than half
-  EXPECT_TRUE(with([](Decoder* one) { one->marked = false; }).empty());   // the run is what says it
-  EXPECT_TRUE(with([](Decoder* one) { one->mark = 5; }).empty());         // an id that stands anywhere
-  EXPECT_TRUE(with([](Decoder* one) { one->equal = true; }).empty());     // a field at the end of each row
+  EXPECT_TRUE(with([](Decoder* one) { one->longest = 11; }).empty());    // less than half
+  EXPECT_TRUE(with([](Decoder* one) { one->marked = false; }).empty());  // the run is what says it
+  EXPECT_TRUE(with([](Decoder* one) { one->mark = 5; }).empty());        // an id that stands anywhere
+  EXPECT_TRUE(with([](Decoder* one) { one->equal = true; }).empty());    // a field at the end of each row
   EXPECT_TRUE(with([](Decoder* one) { one->scattered = true; }).empty());
   const auto partly = [&](const std::function<void(Decoder*)>& change) {
     return with([&](Decoder* one) {

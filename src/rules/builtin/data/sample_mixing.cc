@@ -228,21 +228,24 @@ class SampleMixing final : public KeptRule {
       if (!(features || merged || of == "heads") || !told_.insert("axes").second) continue;
       Finding finding = FindingAt(kName, "axes", view, TensorAt{format::kNoId});
       finding.since_step = 0;
-      finding.what = fmt::format("a reshape from ({}) to ({}) stands in the place of a transposition", before,
-                                 behind);
+      finding.what =
+          fmt::format("a reshape from ({}) to ({}) stands in the place of a transposition", before, behind);
       finding.why = fmt::format(
           "a view or reshape keeps the order of the values and moves no axes: {}",
-          features ? "the layer before it makes features along one axis, the layer behind it takes them along "
-                     "another of the same size, so that each of its rows mixes features and places"
-          : merged ? "the heads of the attention come first, and behind it each place holds pieces of other "
-                     "places"
-                   : "the heads are to come before the places, but each head gets pieces of a few neighbouring "
-                     "places, and attention never compares the others");
-      finding.remedy = features ? "transpose or permute the axes: x.transpose(1, 2) for (N, C, L), x.flatten(2)"
-                                  ".transpose(1, 2) for (N, C, H, W); then reshape, if at all"
-                       : merged ? "transpose before the reshape: x.transpose(1, 2).reshape(N, L, H * D)"
-                                : "split, then transpose: x.view(N, L, H, D).transpose(1, 2), and before heads "
-                                  "are merged x.transpose(1, 2).reshape(N, L, H * D)";
+          features
+              ? "the layer before it makes features along one axis, the layer behind it takes them along "
+                "another of the same size, so that each of its rows mixes features and places"
+          : merged
+              ? "the heads of the attention come first, and behind it each place holds pieces of other "
+                "places"
+              : "the heads are to come before the places, but each head gets pieces of a few neighbouring "
+                "places, and attention never compares the others");
+      finding.remedy =
+          features ? "transpose or permute the axes: x.transpose(1, 2) for (N, C, L), x.flatten(2)"
+                     ".transpose(1, 2) for (N, C, H, W); then reshape, if at all"
+          : merged ? "transpose before the reshape: x.transpose(1, 2).reshape(N, L, H * D)"
+                   : "split, then transpose: x.view(N, L, H, D).transpose(1, 2), and before heads "
+                     "are merged x.transpose(1, 2).reshape(N, L, H * D)";
       finding.causes = {"a view or reshape in the place of transpose or permute"};
       finding.threshold = "a fact of the graph, in two steps: the layers around it and the sizes (Luff)";
       sink.Report(std::move(finding));

@@ -66,7 +66,7 @@ bool IsOfNumbers(const std::string& kind) {
 struct End {
   double at, side;  // side -1: outputs stay above `at`; 1: below it
 };
-constexpr double kLevels = 255;  // of a pixel
+constexpr double kLevels = 255;     // of a pixel
 constexpr std::int64_t kShown = 4;  // times fewer targets, where the graph shows the bound
 constexpr std::array<End, 3> kEnds = {End{0, -1}, End{-1, -1}, End{1, 1}};
 

@@ -181,22 +181,28 @@ class RunningStatistics final : public KeptRule {
     shared_told_ = true;
     Finding finding = FindingAt(kName, "shared", view, TensorAt{format::kNoId});
     finding.since_step = 0;
-    finding.what = fmt::format("{} normalises two places of the model with the same running statistics", shared_);
+    finding.what =
+        fmt::format("{} normalises two places of the model with the same running statistics", shared_);
     finding.why = fmt::format(
-        "one forward pass uses it twice, the second time on what it gave the first time and more; in training "
+        "one forward pass uses it twice, the second time on what it gave the first time and more; in "
+        "training "
         "each batch is normalised by its own mean and variance, and the means of the two places lie {:.2g} "
         "deviations apart (median over its channels), or the variances differ four times: the running "
-        "statistics are a mixture of both, and evaluations normalise neither place with its own; so it is with "
+        "statistics are a mixture of both, and evaluations normalise neither place with its own; so it is "
+        "with "
         "{} of the layers",
         std::isfinite(apart_) ? apart_ : 0.0, shared_layers_);
     finding.remedy =
         "give each place a batch normalisation of its own: copy.deepcopy() in the place of a second name for "
-        "the same modules, or make them again; share the convolution alone where its weights are to be shared";
-    finding.causes = {"a list or Sequential that was copied without its modules: decoder = encoder, [layer] * n",
-                      "a layer that is used again and again on purpose, with its normalisation"};
+        "the same modules, or make them again; share the convolution alone where its weights are to be "
+        "shared";
+    finding.causes = {
+        "a list or Sequential that was copied without its modules: decoder = encoder, [layer] * n",
+        "a layer that is used again and again on purpose, with its normalisation"};
     finding.evidence = {{"layers", shared_layers_}, {"apart", std::isfinite(apart_) ? apart_ : 0.0}};
     finding.threshold = fmt::format(
-        "a fact of {} graphs: the same running statistics twice, one behind the other, and half of the channels "
+        "a fact of {} graphs: the same running statistics twice, one behind the other, and half of the "
+        "channels "
         "with means more than a deviation apart or variances that differ four times (Luff)",
         kLooks);
     sink.Report(std::move(finding));
@@ -318,7 +324,8 @@ RuleSpec Spec() {
   RuleSpec spec = SpecOf<RunningStatistics>(kName, kParams);
   spec.version = 4;  // 2: "left_behind"; 3: "fast"; 4: "shared"
   spec.summary =
-      "batch normalisation whose running statistics hardly move, are those of a single batch, or of two places";
+      "batch normalisation whose running statistics hardly move, are those of a single batch, or of two "
+      "places";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;
 }

@@ -117,12 +117,14 @@ TEST(RunningStatistics, AMomentumNextToOneOfSmallBatches_IsNamed) {
 }
 
 // A model whose passes tell at steps 0, 1, 2, 4, … of layers that they use at two places.
-std::vector<Finding> TwoPlaces(int steps, const std::string& layers, int until = 1 << 20, bool evaluates = true) {
+std::vector<Finding> TwoPlaces(int steps, const std::string& layers, int until = 1 << 20,
+                               bool evaluates = true) {
   FakeTrial trial;
   for (int step = 0; step < steps; ++step) {
     trial.Step().Loss(1).Event(EventKind::kForward, 7, kTraining | kTold);
     if ((step & (step - 1)) == 0)
-      trial.EventJson(R"({"kind": "shared_norms", "layers": [)" + (step < until ? layers : std::string()) + "]}");
+      trial.EventJson(R"({"kind": "shared_norms", "layers": [)" + (step < until ? layers : std::string()) +
+                      "]}");
     if (step % 20 == 19)
       trial.Step(query::Mode::kEval)
           .Loss(1)
@@ -141,8 +143,8 @@ TEST(RunningStatistics, OneLayerForTwoPlaces_IsTold_WhereEvaluationsUseIt) {
   EXPECT_NE(findings[0].what.find("Net_body.1"), std::string::npos);
   EXPECT_NE(findings[0].remedy.find("deepcopy"), std::string::npos);
   EXPECT_TRUE(TwoPlaces(90, layer, 33).at(0).healed);
-  EXPECT_TRUE(TwoPlaces(30, layer).empty());             // the first updates
-  EXPECT_TRUE(TwoPlaces(90, layer, 17).empty());         // no longer
+  EXPECT_TRUE(TwoPlaces(30, layer).empty());      // the first updates
+  EXPECT_TRUE(TwoPlaces(90, layer, 17).empty());  // no longer
   EXPECT_TRUE(TwoPlaces(90, "").empty());
   EXPECT_TRUE(TwoPlaces(90, layer, 1 << 20, false).empty());  // evaluations use the batch's own statistics
   for (const char* broken : {"7", R"({"layer": 3})", R"({"share": 1})", "[]"})

@@ -240,8 +240,8 @@ class StepSkipped final : public KeptRule {
   // Before each update so far, but the first two, all batches of a loader were drawn, and models were called
   // with no more than one of them: what trains stands behind the loop over batches. The loader was started
   // once for the update, and came to its end: it was asked once more than it has batches. What is drawn after
-  // a step, of whatever mode, is told in that step. Whoever puts the batches of a pass together has more rows,
-  // and whoever goes through the data for something else goes on with a loop that trains.
+  // a step, of whatever mode, is told in that step. Whoever puts the batches of a pass together has more
+  // rows, and whoever goes through the data for something else goes on with a loop that trains.
   void Drawn(const StepView& view, Sink& sink) {
     if (some_trained_ || view.index.events(EventKind::kOptimizerStep).empty()) return;
     if (++seen_updates_ <= 2) return;  // what was drawn before the first step is told in it, too
@@ -258,19 +258,20 @@ class StepSkipped final : public KeptRule {
     Finding finding = FindingAt(kName, "drawn", view, TensorAt{format::kNoId, view.index.first_worker()});
     finding.since_step = 0;
     finding.what =
-        fmt::format("only one batch of each pass is learnt: {} of {} batches that a loader gave were used", drawn_,
-                    batches_drawn_);
+        fmt::format("only one batch of each pass is learnt: {} of {} batches that a loader gave were used",
+                    drawn_, batches_drawn_);
     finding.why = fmt::format(
-        "before each of {} updates in a row a loader gave all of its {} batches, and the model was called with "
+        "before each of {} updates in a row a loader gave all of its {} batches, and the model was called "
+        "with "
         "one of them: the others were loaded and thrown away",
         drawn_, batches);
     finding.remedy =
-        "move the forward pass, loss.backward() and optimizer.step() into the loop over batches (indent them)";
+        "move the forward pass, loss.backward() and optimizer.step() into the loop over batches (indent "
+        "them)";
     finding.causes = {"what trains stands outside of the loop over batches"};
     finding.evidence = {{"drawn", batches_drawn_}, {"used", drawn_}};
-    finding.threshold =
-        fmt::format("a fact: {} updates in a row, from the third one on, {} batches or more (Luff)", kUnused,
-                    kFew + 1);
+    finding.threshold = fmt::format(
+        "a fact: {} updates in a row, from the third one on, {} batches or more (Luff)", kUnused, kFew + 1);
     sink.Report(std::move(finding));
   }
 
@@ -315,12 +316,12 @@ class StepSkipped final : public KeptRule {
   [[nodiscard]] std::int64_t PassDrawn(const StepView& view, bool rows) const {
     const Draws& draws = drawn_before_;
     const auto forwards = static_cast<std::int64_t>(view.index.events(EventKind::kForward).size());
-    if (forwards < 1 || forwards > kFew || view.index.events(EventKind::kOptimizerStep).size() > kFew) return 0;
+    if (forwards < 1 || forwards > kFew || view.index.events(EventKind::kOptimizerStep).size() > kFew)
+      return 0;
     if (draws.loader < 0 || draws.started < 1 || draws.started > 2) return 0;
     const auto loaders = profile::LoadersOf(view.trial.Document("loaders"));
-    const auto loader = std::find_if(loaders.begin(), loaders.end(), [&](const profile::Loader& one) {
-      return one.number == draws.loader;
-    });
+    const auto loader = std::find_if(loaders.begin(), loaders.end(),
+                                     [&](const profile::Loader& one) { return one.number == draws.loader; });
     if (loader == loaders.end() || loader->batches <= kFew || draws.others > 1) return 0;
     const double batch_size = BatchSizeOf(view, loader->number);
     // One that drops its last batch has one less. It was asked once more, which ended the loop, and so may
@@ -595,7 +596,8 @@ class StepSkipped final : public KeptRule {
   bool only_passes_ = false;  // of the first step no losses are known
   StillWeights still_;
   bool none_open_ = false;
-  std::int64_t drawn_ = 0, batches_drawn_ = 0;  // updates so far that used one batch of a pass, and all of these
+  std::int64_t drawn_ = 0,
+               batches_drawn_ = 0;  // updates so far that used one batch of a pass, and all of these
   std::int64_t seen_updates_ = 0;
   Draws drawn_before_;  // since the step before this one
   bool some_trained_ = false, drawn_open_ = false;

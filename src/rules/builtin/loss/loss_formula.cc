@@ -108,8 +108,10 @@ constexpr std::array kFaults = std::to_array<Fault>({
      "multiply before the mean: give the loss reduction=\"none\", then (loss * weight).mean(); of a policy, "
      "(log_probs * returns).mean() with one log-probability for each return",
      "a loss with its usual reduction, or a mean(), in front of the weights", false},
-    {"scale_without_cost", "the loss divides errors by a scale that the model predicts, and nothing makes the scale cost anything",
-     "squared errors are divided by an exponential or a softplus with a gradient (or multiplied by one), and no other "
+    {"scale_without_cost",
+     "the loss divides errors by a scale that the model predicts, and nothing makes the scale cost anything",
+     "squared errors are divided by an exponential or a softplus with a gradient (or multiplied by one), and "
+     "no other "
      "term holds it: the loss nears 0 as the variance grows, whatever the predictions are",
      "add the logarithm of the scale: 0.5 * (log_var + (y - mean) ** 2 / log_var.exp()).mean(), or use "
      "torch.nn.GaussianNLLLoss",
@@ -223,7 +225,8 @@ class LossFormula final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<LossFormula>(kName, kParams);
-  spec.version = 5;  // 2: "squashed_twice"; 4: phases, "moving_gain", "similarity_minimised"; 5: "weights_without_effect", "scale_without_cost"
+  spec.version = 5;  // 2: "squashed_twice"; 4: phases, "moving_gain", "similarity_minimised"; 5:
+                     // "weights_without_effect", "scale_without_cost"
   spec.summary = "a loss that a script writes itself, of a formula that cannot be meant";
   return spec;
 }

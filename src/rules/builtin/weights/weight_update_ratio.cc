@@ -181,24 +181,29 @@ class Luff final : public KeptRule {
   }
 
   void OnEnd(const query::Trial& trial, Sink& sink) override {
-    if (trial.outcome().state != "completed" || !open_small_.empty() || first_.said_small() || slow_told_) return;
+    if (trial.outcome().state != "completed" || !open_small_.empty() || first_.said_small() || slow_told_)
+      return;
     const std::optional<StraightFall::Fall> fall = straight_.OnEnd(tracker_);
     if (!fall) return;
     Finding finding = FindingAt(kName, "straight", trial, format::kNoId, 0, last_.Info());
     finding.since_step = 0;
-    finding.what = fmt::format("the training ended while the loss fell as fast as at its start, with {:.0f} % left",
-                               100 * fall->to / fall->from);
+    finding.what =
+        fmt::format("the training ended while the loss fell as fast as at its start, with {:.0f} % left",
+                    100 * fall->to / fall->from);
     finding.why = fmt::format(
-        "in {} updates and {:.0f} passes over the data it came from {:.4g} to {:.4g} along a straight line: by "
+        "in {} updates and {:.0f} passes over the data it came from {:.4g} to {:.4g} along a straight line: "
+        "by "
         "{:.3g} from the first quarter to the second, and by {:.3g} from the third to the last; a loss that "
         "nears what can be reached falls ever more slowly",
         fall->updates, fall->passes, fall->from, fall->to, fall->first, fall->last);
     finding.remedy = "raise the learning rate (by ten, say): the updates are too small; or train longer";
-    finding.causes = {"a learning rate that is too low", "inputs or targets whose scale asks for larger weights",
-                      "too few updates"};
-    finding.evidence = {{"from", fall->from}, {"to", fall->to}, {"updates", fall->updates}, {"passes", fall->passes}};
+    finding.causes = {"a learning rate that is too low",
+                      "inputs or targets whose scale asks for larger weights", "too few updates"};
+    finding.evidence = {
+        {"from", fall->from}, {"to", fall->to}, {"updates", fall->updates}, {"passes", fall->passes}};
     finding.threshold = fmt::format(
-        "at the end, after {} updates and {:g} passes: quarters of the training within a third of the same fall, "
+        "at the end, after {} updates and {:g} passes: quarters of the training within a third of the same "
+        "fall, "
         "and more than 40 % left (Luff)",
         StraightFall::kUpdates, StraightFall::kPasses);
     sink.Report(std::move(finding));

@@ -17,10 +17,12 @@ using testing::FakeTrial;
 
 // Passes over four batches of 32 rows.
 struct Training {
-  std::function<double(double)> loss = [](double share) { return 1 - 0.4 * share; };  // of the training so far
+  std::function<double(double)> loss = [](double share) {
+    return 1 - 0.4 * share;
+  };  // of the training so far
   int steps = 400;
-  bool fresh = false;        // rows never come again
-  double growth = 0;         // of the rate, over the training
+  bool fresh = false;  // rows never come again
+  double growth = 0;   // of the rate, over the training
   const char* outcome = "completed";
   std::function<double(double)> evaluated = nullptr;  // loss of the evaluations, of which there are ten
   double noise = 0;
@@ -57,14 +59,16 @@ TEST(WeightUpdateRatio, ALossThatFallsAlongALineToTheEnd_Warns) {
 TEST(WeightUpdateRatio, LossesThatSlowDown_Warmups_AndShortTrainings_AreSilent) {
   EXPECT_TRUE(Told({.loss = [](double share) { return 0.4 + 0.6 * std::exp(-4 * share); }}).empty());
   EXPECT_TRUE(Told({.loss = [](double share) { return std::exp(-1.5 * share); }}).empty());
-  EXPECT_TRUE(Told({.loss = [](double share) { return share < 0.5 ? 1 : 1.5 - share; }}).empty());  // a plateau
-  EXPECT_TRUE(Told({.loss = [](double share) { return 1 - 0.05 * share; }}).empty());  // nothing is learnt
-  EXPECT_TRUE(Told({.loss = [](double share) { return 1 - 0.9 * share; }}).empty());   // nearly all is
-  EXPECT_TRUE(Told({.loss = [](double share) { return 0.2 - 0.4 * share; }}).empty()); // below zero
-  EXPECT_TRUE(Told({.loss = [](double share) { return 1 - 0.4 * share - 0.1 * std::sin(20 * share); }}).empty());
+  EXPECT_TRUE(
+      Told({.loss = [](double share) { return share < 0.5 ? 1 : 1.5 - share; }}).empty());  // a plateau
+  EXPECT_TRUE(Told({.loss = [](double share) { return 1 - 0.05 * share; }}).empty());   // nothing is learnt
+  EXPECT_TRUE(Told({.loss = [](double share) { return 1 - 0.9 * share; }}).empty());    // nearly all is
+  EXPECT_TRUE(Told({.loss = [](double share) { return 0.2 - 0.4 * share; }}).empty());  // below zero
+  EXPECT_TRUE(
+      Told({.loss = [](double share) { return 1 - 0.4 * share - 0.1 * std::sin(20 * share); }}).empty());
   EXPECT_TRUE(Told({.steps = 200}).empty());
-  EXPECT_TRUE(Told({.fresh = true}).empty());       // one pass
-  EXPECT_TRUE(Told({.growth = 1}).empty());         // a warm-up
+  EXPECT_TRUE(Told({.fresh = true}).empty());        // one pass
+  EXPECT_TRUE(Told({.growth = 1}).empty());          // a warm-up
   EXPECT_TRUE(Told({.outcome = "failed"}).empty());  // it was to go on
   EXPECT_TRUE(Told({.noise = 0.6}).empty());
   // What is learnt by heart does not help: evaluations get worse.
