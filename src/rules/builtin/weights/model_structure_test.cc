@@ -86,6 +86,40 @@ TEST(ParamNotOptimized, FrozenPartsUnreachedPartsAndLoadedParts_AreSilent) {
   EXPECT_TRUE(FindingsOf(Tell({Model("\"Adam\"", "\"Adam\""), kAll}), "ParamNotOptimized").empty());
 }
 
+TEST(ParamNotOptimized, AnOptimizerThatIsHandedItsGradients_TrainsACopy_AndAYoungOneMay) {
+  Story story{Model("null", "null", 2), kAll};
+  story.load = R"({"kind": "gradients_handed", "optimizer": 0})";
+  EXPECT_TRUE(FindingsOf(Tell(story), "ParamNotOptimized").empty());
+  story.load = R"({"kind": "gradients_handed", "optimizer": 1})";  // another one
+  EXPECT_EQ(FindingsOf(Tell(story), "ParamNotOptimized").size(), 1U);
+  for (const char* broken : {"{}", R"({"kind": "gradients_handed"})",
+                             R"({"kind": "gradients_handed", "optimizer": -1})",
+                             R"({"kind": "gradients_handed", "optimizer": "0"})"}) {
+    story.load = broken;
+    EXPECT_EQ(FindingsOf(Tell(story), "ParamNotOptimized").size(), 1U);
+  }
+  // A part of a model that is trained is not a copy.
+  story = {Model("null", "\"Adam\"", 1), kAll};
+  story.load = R"({"kind": "gradients_handed", "optimizer": 0})";
+  EXPECT_EQ(FindingsOf(Tell(story), "ParamNotOptimized").size(), 1U);
+  // Updates by optimizers of inner steps, which are gone: the one that holds something has made none.
+  FakeTrial young;
+  young.SetDocument("model", Model("null", "null", 2));
+  for (int step = 0; step < 70; ++step) {
+    young.Step().Loss(1).Event(EventKind::kOptimizerStep, step < 40 ? 1 : 0);
+    if ((step & (step - 1)) == 0) young.EventJson(kAll);
+  }
+  const auto late = FindingsOf(young, "ParamNotOptimized");
+  ASSERT_EQ(late.size(), 1U);
+  EXPECT_EQ(late[0].step, 64);
+}
+
+TEST(ParamNotOptimized, AnOptimizerWhoseTensorsThePassReaches_TrainsThem) {
+  const std::string reach = R"({"kind": "reach", "without_gradient": [], "without_gradient_count": 0,
+    "foreign": [{"shape": [8, 8], "optimizer": "Adam"}, {"shape": [9], "optimizer": "Adam"}], "reached_count": 2})";
+  EXPECT_TRUE(FindingsOf(Tell({Model("null", "null", 2), reach}), "ParamNotOptimized").empty());
+}
+
 TEST(ParamNotOptimized, LeavesOutsideOfTheModel_Warn_InputsAndHeldOnesAreSilent) {
   const auto reach = [](const std::string& optimizer) {
     return R"({"kind": "reach", "without_gradient": [], "without_gradient_count": 0,
