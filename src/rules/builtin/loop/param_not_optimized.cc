@@ -61,7 +61,7 @@ class ParamNotOptimized final : public KeptRule {
     }
     for (const ReachFacts& reach : ReachesOf(view.index)) Judge(view, reach, sink);
     const auto compiled = compiled_.OnStep(view, names_);
-    if (const auto over = compiled_.Over()) Heal(CauseOf(*over), view, sink);
+    for (const auto& over : compiled_.over()) Heal(CauseOf(over.fault), view, sink, over.model);
     if (compiled) TellCompiled(view, *compiled, sink);
   }
 
@@ -92,8 +92,8 @@ class ParamNotOptimized final : public KeptRule {
   void TellCompiled(const StepView& view, const TrainableSets::Told& told, Sink& sink) {
     const char* cause = CauseOf(told.fault);
     Finding finding = FindingAt(kName, cause, view, TensorAt{format::kNoId});
-    finding.tensor =
-        open_.try_emplace(cause, told.names.empty() ? told.model : *told.names.begin()).first->second;
+    finding.tensor = told.names.empty() ? told.model : *told.names.begin();
+    open_.try_emplace(Open(cause, told.model), finding.tensor);
     for (const std::string& name : told.names) {
       if (name != finding.tensor) finding.other_tensors.push_back(name);
     }
@@ -298,8 +298,13 @@ class ParamNotOptimized final : public KeptRule {
                        [](const OptimizerFacts& optimizer) { return optimizer.foreign > 0; });
   }
 
-  void Heal(const std::string& cause, const StepView& view, Sink& sink) {
-    const auto it = open_.find(cause);
+  // The key of an open finding; `model`: of Keras, which may have several with the same fault.
+  static std::string Open(const std::string& cause, const std::string& model) {
+    return model.empty() ? cause : cause + "\n" + model;
+  }
+
+  void Heal(const std::string& cause, const StepView& view, Sink& sink, const std::string& model = {}) {
+    const auto it = open_.find(Open(cause, model));
     if (it == open_.end()) return;
     sink.Heal(cause, it->second, view.rows.info.mode_step);
     open_.erase(it);
@@ -392,7 +397,7 @@ class ParamNotOptimized final : public KeptRule {
   std::set<std::string> names_, suspects_;
   std::set<Shape> leaves_, inputs_, made_;
   std::vector<Load> loads_;
-  std::map<std::string, std::string> open_;  // cause -> tensor
+  std::map<std::string, std::string> open_;  // `Open` -> tensor
   TrainableSets compiled_;
 };
 
