@@ -465,17 +465,21 @@ TEST(FrozenAtInit, LoadedTrainedAndRandomOnPurpose_AreSilent) {
       Frozen(even, false, R"(, {"path": "body.down", "name": "Net_body.down", "shape": [8, 16]})").empty());
 }
 
-FakeTrial Replicas(double second_start, double drift, int average_every = 0) {
+// `local`: updates that each makes before the other does.
+FakeTrial Replicas(double second_start, double drift, int average_every = 0, int local = 0) {
   FakeTrial trial;
   const auto model = [](const char* name, const char* optimizer) {
     return std::string(R"({"name": ")") + name +
            R"(", "type": "Net", "parameters": [{"path": "w", "name": ")" + name +
            R"(_w", "shape": [2], "requires_grad": true, "optimizer": ")" + optimizer + R"("}]})";
   };
-  trial.SetDocument("model", R"({"models": [)" + model("Net", "SGD") + ", " + model("Net_2", "SGD_2") + "]}");
+  trial.SetDocument("model", R"({"models": [)" + model("Net", "SGD") + ", " + model("Net_2", "SGD_2") +
+                                 R"(], "optimizers": [{"number": 0, "name": "SGD"}, {"number": 1, "name": "SGD_2"}]})");
   double apart = 0;
-  for (int step = 0; step < 60; ++step) {
-    trial.Step().Event(EventKind::kOptimizerStep, 0).Event(EventKind::kOptimizerStep, 1);
+  for (int step = 0; step < (local > 0 ? 120 : 60); ++step) {
+    trial.Step();
+    if (local == 0 || step / local % 2 == 0) trial.Event(EventKind::kOptimizerStep, 0);
+    if (local == 0 || step / local % 2 == 1) trial.Event(EventKind::kOptimizerStep, 1);
     trial.Tensor("Net_w", Role::kWeight, {1, 2}).Tensor("Net_2_w", Role::kWeight, {second_start + apart, 2});
     trial.Scalar("optimizer/SGD.group0.lr", Role::kOptimizerSetting, 0.1);
     trial.Scalar("optimizer/SGD_2.group0.lr", Role::kOptimizerSetting, 0.1);
@@ -492,6 +496,8 @@ TEST(ReplicaDivergence, EqualAtFirstAndThenApart_Stops) {
   EXPECT_TRUE(FindingsOf(Replicas(1, 0), "ReplicaDivergence").empty());
   EXPECT_TRUE(FindingsOf(Replicas(1.5, 0.01), "ReplicaDivergence").empty());   // an ensemble
   EXPECT_TRUE(FindingsOf(Replicas(1, 0.01, 8), "ReplicaDivergence").empty());  // averaged now and then
+  EXPECT_EQ(FindingsOf(Replicas(1, 0.01, 0, 1), "ReplicaDivergence").size(), 1U);
+  EXPECT_TRUE(FindingsOf(Replicas(1, 0.01, 0, 8), "ReplicaDivergence").empty());  // clients of a federation
 }
 
 TEST(TreeDepth, DepthOfACompleteNumbering) {
