@@ -340,8 +340,8 @@ class Supervisor final : public Job {
     return sum;
   }
 
-  // Those that were there when the command had ended and still are: what cleans up behind a process, as Python's
-  // resource tracker, is gone by now.
+  // Those that were there when the command had ended and still are: what cleans up behind a process, as
+  // Python's resource tracker, is gone by now.
   void TellOfThoseLeft(const std::vector<BelowProcess>& left) {
     const std::vector<BelowProcess> now = left.empty() ? left : Processes();
     const auto count = std::count_if(left.begin(), left.end(), [&](const BelowProcess& one) {

@@ -116,7 +116,9 @@ def cleared(optimizer) -> None:
 
 
 @pytest.mark.parametrize("before", [False, True])
-@pytest.mark.parametrize("touch", [lambda optimizer: None, unscaled, cleared, torch.optim.Optimizer.zero_grad])
+@pytest.mark.parametrize(
+    "touch", [lambda optimizer: None, unscaled, cleared, torch.optim.Optimizer.zero_grad]
+)
 def test_an_optimizer_of_a_model_that_was_copied_is_handed_nothing(watched, before, touch):
     """Also where the model was trained before, and what is left of its gradients is scaled or cleared."""
     _, session = watched()
@@ -134,7 +136,10 @@ def test_an_optimizer_of_a_model_that_was_copied_is_handed_nothing(watched, befo
     assert handed(session) == []
 
 
-@pytest.mark.parametrize("name", sorted(set(cases.CASES) - {"compiled", "compiled_in_place_with_step", "loader_workers", "scripted"}))
+@pytest.mark.parametrize(
+    "name",
+    sorted(set(cases.CASES) - {"compiled", "compiled_in_place_with_step", "loader_workers", "scripted"}),
+)
 def test_ordinary_trainings(watched, name):
     _, session = watched()
     cases.CASES[name]()

@@ -157,7 +157,13 @@ def test_objectives_of_the_users_own(tmp_path, data, objective, parameters, expe
     dtrain = xgb.DMatrix(x[:800], y[:800])
     with luff.xgboost.Callback(tmp_path / "run") as hook:
         xgb.train(
-            parameters, dtrain, 3, obj=objective, evals=[(dtrain, "train")], callbacks=[hook], verbose_eval=False
+            parameters,
+            dtrain,
+            3,
+            obj=objective,
+            evals=[(dtrain, "train")],
+            callbacks=[hook],
+            verbose_eval=False,
         )
     assert hook.guard.first == {}
     with luff.open_trial(tmp_path / "run") as trial:

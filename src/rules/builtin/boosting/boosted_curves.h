@@ -40,9 +40,9 @@ struct BoostedLoss {
   bool training = false;  // the set is the training data
 };
 
-/// The rounds of trainings with an objective of the user's own. Metrics of probabilities and rates then get raw
-/// scores, and the metric that XGBoost adds by itself is that of an objective that nobody uses: their values
-/// mean nothing, and are no part of the curve of earlier rounds.
+/// The rounds of trainings with an objective of the user's own. Metrics of probabilities and rates then get
+/// raw scores, and the metric that XGBoost adds by itself is that of an objective that nobody uses: their
+/// values mean nothing, and are no part of the curve of earlier rounds.
 class OwnObjectives {
  public:
   [[nodiscard]] bool Hide(const query::Trial& trial, const BoostedLoss& loss, std::int64_t step);

@@ -207,8 +207,7 @@ class RepeatedBatch final : public KeptRule {
     // framework that takes one batch of it, as each does on purpose. Without a loader, evaluations come in
     // batches of the same size: one pass over more rows is a finer grid, or a test set beside few samples.
     const bool part = loader && loader->trains ? loader->by_next && loader->batches != 1 : batched_;
-    const bool single =
-        !stuck && rows_ >= 4 && (rows_ & (rows_ - 1)) == 0 && evaluated_ > rows_ && part;
+    const bool single = !stuck && rows_ >= 4 && (rows_ & (rows_ - 1)) == 0 && evaluated_ > rows_ && part;
     // It never had another batch, and a loader that has more of them was started for nearly every one.
     const bool begins_again = !stuck && !single && loader && loader->by_next &&
                               static_cast<double>(started_) >= kNearly * static_cast<double>(replica.times);
@@ -298,8 +297,9 @@ class RepeatedBatch final : public KeptRule {
   std::vector<Replica> replicas_;
   bool told_ = false;
   std::int64_t rows_ = 0, evaluating_ = 0, evaluated_ = 0;
-  std::int64_t widest_ = 0, alike_ = 0;  // of the evaluation's passes: the most rows, and how many have `rows_`
-  bool batched_ = false;                 // an evaluation came in batches as large as the training's
+  std::int64_t widest_ = 0,
+               alike_ = 0;    // of the evaluation's passes: the most rows, and how many have `rows_`
+  bool batched_ = false;      // an evaluation came in batches as large as the training's
   std::int64_t started_ = 0;  // loaders, in TRAIN steps of all workers
 };
 

@@ -106,8 +106,8 @@ std::vector<Finding> One(const Batch& batch, std::int64_t rows, int steps, int p
     }
     for (std::int64_t left = n == 20 ? 400 : 0; left > 0;) {
       const std::int64_t now = at_once ? left : std::min(left, rows);
-      trial.Step(Mode::kEval).Sample("sample/A_input_0", {now, 1},
-                                     std::vector<double>(static_cast<std::size_t>(now)));
+      trial.Step(Mode::kEval)
+          .Sample("sample/A_input_0", {now, 1}, std::vector<double>(static_cast<std::size_t>(now)));
       left -= now;
     }
   }
@@ -119,8 +119,8 @@ TEST(RepeatedBatch, FirstBatchAgainAndAgain_IsNamed_WholeDataSetIsNot) {
   ASSERT_EQ(findings.size(), 1U);
   EXPECT_EQ(findings[0].cause, "same");
   EXPECT_EQ(findings[0].step, 63);
-  EXPECT_TRUE(One([](int) { return 3; }, 512, 90).empty());  // more rows than the evaluation
-  EXPECT_TRUE(One([](int) { return 3; }, 90, 90).empty());   // not a usual batch size
+  EXPECT_TRUE(One([](int) { return 3; }, 512, 90).empty());              // more rows than the evaluation
+  EXPECT_TRUE(One([](int) { return 3; }, 90, 90).empty());               // not a usual batch size
   EXPECT_TRUE(One([](int) { return 3; }, 64, 90, 1, "", true).empty());  // a finer grid, or all test rows
 }
 

@@ -188,8 +188,8 @@ class ParamNotOptimized final : public KeptRule {
         handed_.insert(static_cast<std::uint32_t>(std::min<double>(number, format::kNoId)));
   }
 
-  // Whether it holds nothing of a model that is called: parameters of another network, or of this one before it
-  // was copied. Not one whose gradients are computed elsewhere and handed to it, or whose parameters the
+  // Whether it holds nothing of a model that is called: parameters of another network, or of this one before
+  // it was copied. Not one whose gradients are computed elsewhere and handed to it, or whose parameters the
   // backward pass reaches without a model (inputs, tensors).
   [[nodiscard]] bool TrainsNothing(const OptimizerFacts& optimizer, const ReachFacts& reach) const {
     if (!IsForeign(optimizer) || handed_.contains(optimizer.number)) return false;
@@ -390,10 +390,10 @@ class ParamNotOptimized final : public KeptRule {
   }
 
   const std::int64_t updates_;
-  std::int64_t total_ = 0;  // updates by any optimizer
-  std::set<std::uint32_t> handed_;              // numbers of optimizers that get gradients from elsewhere
+  std::int64_t total_ = 0;                        // updates by any optimizer
+  std::set<std::uint32_t> handed_;                // numbers of optimizers that get gradients from elsewhere
   std::map<std::uint32_t, std::int64_t> counts_;  // their updates
-  std::vector<bool> used_;  // by id of the gradient: an update has used it
+  std::vector<bool> used_;                        // by id of the gradient: an update has used it
   std::set<std::string> names_, suspects_;
   std::set<Shape> leaves_, inputs_, made_;
   std::vector<Load> loads_;

@@ -92,9 +92,9 @@ TEST(ParamNotOptimized, AnOptimizerThatIsHandedItsGradients_TrainsACopy_AndAYoun
   EXPECT_TRUE(FindingsOf(Tell(story), "ParamNotOptimized").empty());
   story.load = R"({"kind": "gradients_handed", "optimizer": 1})";  // another one
   EXPECT_EQ(FindingsOf(Tell(story), "ParamNotOptimized").size(), 1U);
-  for (const char* broken : {"{}", R"({"kind": "gradients_handed"})",
-                             R"({"kind": "gradients_handed", "optimizer": -1})",
-                             R"({"kind": "gradients_handed", "optimizer": "0"})"}) {
+  for (const char* broken :
+       {"{}", R"({"kind": "gradients_handed"})", R"({"kind": "gradients_handed", "optimizer": -1})",
+        R"({"kind": "gradients_handed", "optimizer": "0"})"}) {
     story.load = broken;
     EXPECT_EQ(FindingsOf(Tell(story), "ParamNotOptimized").size(), 1U);
   }
@@ -473,8 +473,9 @@ FakeTrial Replicas(double second_start, double drift, int average_every = 0, int
            R"(", "type": "Net", "parameters": [{"path": "w", "name": ")" + name +
            R"(_w", "shape": [2], "requires_grad": true, "optimizer": ")" + optimizer + R"("}]})";
   };
-  trial.SetDocument("model", R"({"models": [)" + model("Net", "SGD") + ", " + model("Net_2", "SGD_2") +
-                                 R"(], "optimizers": [{"number": 0, "name": "SGD"}, {"number": 1, "name": "SGD_2"}]})");
+  trial.SetDocument(
+      "model", R"({"models": [)" + model("Net", "SGD") + ", " + model("Net_2", "SGD_2") +
+                   R"(], "optimizers": [{"number": 0, "name": "SGD"}, {"number": 1, "name": "SGD_2"}]})");
   double apart = 0;
   for (int step = 0; step < (local > 0 ? 120 : 60); ++step) {
     trial.Step();

@@ -76,8 +76,8 @@ class ReplicaDivergence final : public KeptRule {
     std::int64_t since = -1;                                   // TRAIN step at which they first differed
     std::int64_t updates_at = 0;                               // updates made until then
     std::vector<std::uint32_t> optimizers;                     // of two models in one process: their numbers
-    std::int64_t ahead = 0;   // updates that the first had made more than the other when they were found
-    bool take_turns = true;   // each makes one update, and then the other does
+    std::int64_t ahead = 0;  // updates that the first had made more than the other when they were found
+    bool take_turns = true;  // each makes one update, and then the other does
     bool open = false;
     void VisitFields(Fields& io) {
       io("tensors", tensors);
