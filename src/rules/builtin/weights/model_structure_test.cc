@@ -484,7 +484,8 @@ FakeTrial Replicas(double second_start, double drift, int average_every = 0, int
     trial.Tensor("Net_w", Role::kWeight, {1, 2}).Tensor("Net_2_w", Role::kWeight, {second_start + apart, 2});
     trial.Scalar("optimizer/SGD.group0.lr", Role::kOptimizerSetting, 0.1);
     trial.Scalar("optimizer/SGD_2.group0.lr", Role::kOptimizerSetting, 0.1);
-    apart = average_every > 0 && step % average_every == 0 ? 0 : apart + drift;
+    const bool together = step < 2 * local || (average_every > 0 && step % average_every == 0);
+    apart = together ? 0 : apart + drift;
   }
   return trial;
 }
