@@ -79,12 +79,13 @@ class Supervisor final : public Job {
     WaitForWorkers();
     EndJob();
     EndLog();
-    TellOfThoseLeft();
+    const std::vector<BelowProcess> left = Processes();
     LookForTrainings();
     for (const auto& watch : watches_) {
       if (!watch->ended()) watch->End();
     }
     while (FinishThoseThatEnded()) Wait(100);
+    TellOfThoseLeft(left);
     ClearStatus();
     const int code = Sum();
     if (exit_->signal != 0 && code == exit_->code) signals_.DieAsCommand(exit_->signal);
@@ -339,10 +340,17 @@ class Supervisor final : public Job {
     return sum;
   }
 
-  void TellOfThoseLeft() {
-    if (const std::size_t left = Processes().size(); left > 0)
+  // Those that were there when the command had ended and still are: what cleans up behind a process, as
+  // Python's resource tracker, is gone by now.
+  void TellOfThoseLeft(const std::vector<BelowProcess>& left) {
+    const std::vector<BelowProcess> now = left.empty() ? left : Processes();
+    const auto count = std::count_if(left.begin(), left.end(), [&](const BelowProcess& one) {
+      return std::any_of(now.begin(), now.end(),
+                         [&](const BelowProcess& other) { return other.pid == one.pid; });
+    });
+    if (count > 0)
       Say(fmt::format("luff: the command has left {} behind; no rule sees what they record from now on\n",
-                      Plural(left, "process", "processes")));
+                      Plural(static_cast<std::size_t>(count), "process", "processes")));
   }
 
   // Ends all processes of a job that was asked to stop; otherwise leaves them alone, as without Luff.

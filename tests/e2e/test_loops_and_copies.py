@@ -27,3 +27,16 @@ def test_each_is_named(luff: Luff, wrong: str) -> None:
 def test_the_same_without_it_is_silent(luff: Luff, right: str) -> None:
     told = {(f["rule"], f["cause"]) for f in luff.run("loops_and_copies.py", arguments=(right,)).findings}
     assert not told & {*FAULTS.values(), ("NoBetterThanConstant", "no_better")}
+
+
+@pytest.mark.parametrize("which", ["tasks", "full_weights", "federation"])
+def test_several_copies_of_a_model_are_silent(luff: Luff, which: str) -> None:
+    """Gradients that are handed over, losses that `torch.autograd.grad` uses, and learners that part for a while."""
+    assert luff.run("several_copies.py", arguments=(which,)).findings == []
+
+
+def test_an_optimizer_of_an_older_copy_is_named(luff: Luff) -> None:
+    found = luff.run("several_copies.py", arguments=("older_copy",)).findings
+    assert ("ParamNotOptimized", "not_in_optimizer", "stop") in {
+        (f["rule"], f["cause"], f["severity"]) for f in found
+    }

@@ -14,7 +14,7 @@ from luff._codes import Phase
 from luff._patch import Method, once, wrap
 from luff._phases import during
 
-__all__ = ["install", "planned_rounds"]
+__all__ = ["has_own_objective", "install", "names_metrics", "planned_rounds"]
 
 _local = threading.local()
 _hooks: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()  # container -> hooks
@@ -24,6 +24,16 @@ def planned_rounds() -> int | None:
     """Returns the number of rounds requested for the running training, if it is known."""
     value = getattr(_local, "rounds", None)
     return value if isinstance(value, int) else None
+
+
+def names_metrics() -> bool:
+    """Returns whether the running training was told which metrics to evaluate."""
+    return bool(getattr(_local, "metrics", False))
+
+
+def has_own_objective() -> bool:
+    """Returns whether gradients come from a function of the user's: metrics then get raw scores."""
+    return bool(getattr(_local, "own", False))
 
 
 def hooks_of(container: Any) -> list[Any]:
@@ -111,11 +121,21 @@ def _wrap_functions() -> None:
 
 def _noting_rounds(original: Method) -> Method:
     def noting_rounds(*args: Any, **kwargs: Any) -> Any:
-        before = getattr(_local, "rounds", None)
+        before = tuple(getattr(_local, name, None) for name in ("rounds", "metrics", "own"))
         _local.rounds = args[2] if len(args) > 2 else kwargs.get("num_boost_round", 10)
+        _local.own = callable(kwargs.get("obj"))
+        _local.metrics = bool(kwargs.get("metrics")) or _has_metric(args[0] if args else kwargs.get("params"))
         try:
             return original(*args, **kwargs)
         finally:
-            _local.rounds = before
+            _local.rounds, _local.metrics, _local.own = before
 
     return noting_rounds
+
+
+def _has_metric(parameters: Any) -> bool:
+    """Returns whether parameters, given as a mapping or as pairs, name a metric."""
+    try:
+        return bool(dict(parameters).get("eval_metric"))
+    except (TypeError, ValueError):
+        return False

@@ -18,6 +18,7 @@ from luff._hook import RunOptions, rank_from_environment
 from luff._registry import Registry
 from luff._step_hook import StepHook
 from luff.corrections import Corrections
+from luff.xgboost._container import has_own_objective, names_metrics
 from luff.xgboost._describe import feature_names, parameters_of, read_data, rows_of, table_of
 from luff.xgboost._metrics import is_loss, latest
 from luff.xgboost._trees import read_rounds
@@ -130,6 +131,10 @@ class Callback(StepHook, TrainingCallback):  # type: ignore[misc]
         folds = getattr(model, "cvfolds", None)
         booster = folds[0].bst if folds else model
         parameters, kind = parameters_of(booster)
+        if has_own_objective():  # what the booster names is the default, which nothing uses
+            parameters["objective"] = "custom"
+            if not names_metrics():
+                parameters["eval_metric"] = ""
         evaluations = [
             {"name": name, "training": data is dtrain, "rows": rows_of(data)} for data, name in evals
         ]

@@ -131,3 +131,42 @@ def test_starts_with_the_same_epoch(watched, epoch_of, settings, same, evaluate_
     found = [one.get("same_epoch") for one in described]
     assert found[0] == same
     assert all(count in (None, 1) for count in found[1:])
+
+
+def test_a_seed_that_is_set_by_hand_is_another_order(watched):
+    _, session = watched()
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    data = TensorDataset(torch.randn(32, 4))
+    sampler = DistributedSampler(data, num_replicas=1, rank=0, shuffle=True)
+    loader = DataLoader(data, batch_size=4, sampler=sampler)
+    for epoch in range(5):
+        sampler.seed = 17 + epoch
+        for (x,) in loader:
+            optimizer.zero_grad()
+            model(x).mean().backward()
+            optimizer.step()
+    document = session.documents["loaders"]
+    described = (json.loads(document) if isinstance(document, str) else document)["loaders"]
+    assert [one["same_epoch"] for one in described] == [0]
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_a_loader_of_evaluations_in_mid_epoch_does_not_train(watched, gradients):
+    _, session = watched()
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    training = DataLoader(TensorDataset(torch.randn(32, 4)), batch_size=4)
+    validation = DataLoader(TensorDataset(torch.randn(24, 4)), batch_size=4)
+    for _ in range(4):
+        for step, (x,) in enumerate(training):
+            optimizer.zero_grad()
+            model(x).mean().backward()
+            optimizer.step()
+            if step == 3:
+                with torch.set_grad_enabled(gradients):
+                    for (other,) in validation:
+                        model(other)
+    document = session.documents["loaders"]
+    described = (json.loads(document) if isinstance(document, str) else document)["loaders"]
+    assert [one["trains"] for one in described] == [True, False]

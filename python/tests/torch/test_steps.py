@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import cases
 import luff
 import pytest
@@ -416,6 +418,29 @@ def test_losses_of_inner_steps_are_used(watched, again):
             loss = criterion(torch.func.functional_call(model, weights, (x,)), y)
         optimizer.zero_grad()
         loss.backward()
+        optimizer.step()
+    assert unused(session) == []
+
+
+@pytest.mark.parametrize("retain", [False, True])
+def test_losses_of_inner_steps_by_hand_on_a_copy_are_used(watched, retain):
+    """First-order meta-learning: the copy's weights change in place, so that no pass was made with older ones."""
+    _, session = watched()
+    model, criterion = nn.Linear(6, 3), nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(6):
+        learner = copy.deepcopy(model)
+        for x, y in cases.batches(4):
+            loss = criterion(learner(x), y)
+            slopes = torch.autograd.grad(loss, list(learner.parameters()), retain_graph=retain)
+            with torch.no_grad():
+                for weight, slope in zip(learner.parameters(), slopes, strict=True):
+                    weight -= 0.1 * slope
+        optimizer.zero_grad()
+        for x, y in cases.batches(1):
+            criterion(learner(x), y).backward()
+        for weight, adapted in zip(model.parameters(), learner.parameters(), strict=True):
+            weight.grad = adapted.grad
         optimizer.step()
     assert unused(session) == []
 

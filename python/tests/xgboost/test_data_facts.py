@@ -135,3 +135,50 @@ def test_numbers_too_large_for_their_squares(recwarn):
     assert other["known"] == 60
     json.dumps([own, other], allow_nan=False)
     assert not recwarn.list
+
+
+def logistic(margins, data):
+    shares = 1 / (1 + np.exp(-margins))
+    return shares - data.get_label(), shares * (1 - shares)
+
+
+@pytest.mark.parametrize(
+    ("objective", "parameters", "expected"),
+    [
+        (None, {"objective": "binary:logistic"}, ("binary:logistic", "logloss")),
+        (logistic, {}, ("custom", "")),
+        (logistic, {"eval_metric": "rmse"}, ("custom", "rmse")),
+        (logistic, [("eval_metric", "mae"), ("eta", 0.3)], ("custom", "mae")),
+    ],
+)
+def test_objectives_of_the_users_own(tmp_path, data, objective, parameters, expected):
+    """What the booster names then is its default, and so is the metric, unless the user names one."""
+    x, y = data
+    dtrain = xgb.DMatrix(x[:800], y[:800])
+    with luff.xgboost.Callback(tmp_path / "run") as hook:
+        xgb.train(
+            parameters,
+            dtrain,
+            3,
+            obj=objective,
+            evals=[(dtrain, "train")],
+            callbacks=[hook],
+            verbose_eval=False,
+        )
+    assert hook.guard.first == {}
+    with luff.open_trial(tmp_path / "run") as trial:
+        found = trial.document("boosting")["trainings"][0]["parameters"]
+    assert (found["objective"], found["eval_metric"]) == expected
+
+
+def test_an_own_objective_of_an_estimator(tmp_path, data):
+    x, y = data
+    with luff.xgboost.Callback(tmp_path / "run") as hook:
+        xgb.XGBRegressor(
+            n_estimators=3,
+            objective=lambda labels, margins: (margins - labels, np.ones_like(margins)),
+            callbacks=[hook],
+        ).fit(x[:800], y[:800], eval_set=[(x[800:], y[800:])], verbose=False)
+    assert hook.guard.first == {}
+    with luff.open_trial(tmp_path / "run") as trial:
+        assert trial.document("boosting")["trainings"][0]["parameters"]["objective"] == "custom"

@@ -1,7 +1,6 @@
 #include "rules/facts/trainable_sets.h"
 
 #include <algorithm>
-#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -38,7 +37,7 @@ void TrainableSets::Take(const nlohmann::json& event, std::int64_t step,
   const std::string key = name->get<std::string>().substr(0, 300);
   if (models_.size() >= kMaxModels && !models_.contains(key)) return;
   Model& model = models_[key];
-  if (model.told >= 0) over_ = static_cast<Fault>(model.told);
+  if (model.told >= 0) over_.push_back({static_cast<Fault>(model.told), key});
   model = {};
   model.trainable = ParametersIn(event, "trainable");
   model.frozen = ParametersIn(event, "frozen");
@@ -52,7 +51,7 @@ void TrainableSets::Take(const nlohmann::json& event, std::int64_t step,
 std::optional<TrainableSets::Told> TrainableSets::OnStep(const StepView& view,
                                                          const std::set<std::string>& trained) {
   const query::StepInfo& info = view.rows.info;
-  over_.reset();
+  over_.clear();
   for (const auto& event : view.index.json_events("trainable_set")) Take(*event, info.mode_step, trained);
   if (models_.empty() || info.superseded) return std::nullopt;
   const bool updated = !view.index.events(format::EventKind::kOptimizerStep).empty();
@@ -64,6 +63,16 @@ std::optional<TrainableSets::Told> TrainableSets::OnStep(const StepView& view,
       with_gradient.insert(ParameterOfGradient(tensor.name));
   }
   for (auto& [name, model] : models_) {
+    // It was unfrozen and compiled again in a loop of `train_on_batch`, which has no epochs.
+    if (model.told == static_cast<std::int64_t>(Fault::kNothing) &&
+        std::any_of(with_gradient.begin(), with_gradient.end(), [&](const std::string& one) {
+          const ParameterFacts* parameter = view.memo.Facts(view).Find(one);
+          return parameter != nullptr && parameter->model == name;
+        })) {
+      over_.push_back({Fault::kNothing, name});
+      model.told = -1;
+      model.updated = true;
+    }
     if (model.told >= 0 || (model.trainable > 0 && model.added.empty() && model.removed.empty())) continue;
     if (called.contains(name)) {
       model.updated = model.updated || updated;
@@ -104,8 +113,6 @@ std::optional<TrainableSets::Told> TrainableSets::OnStep(const StepView& view,
   }
   return std::nullopt;
 }
-
-std::optional<TrainableSets::Fault> TrainableSets::Over() { return over_; }
 
 void TrainableSets::Model::VisitFields(Fields& io) {
   io("trainable", trainable);

@@ -4,6 +4,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include <nlohmann/json_fwd.hpp>
 
@@ -34,8 +35,13 @@ class TrainableSets {
   /// Call at each TRAIN step. Returns what the step has made certain; each is told once. `trained`: names of
   /// parameters that had a gradient in an update so far.
   [[nodiscard]] std::optional<Told> OnStep(const StepView& view, const std::set<std::string>& trained);
-  /// The fault of a model that was told and is over as of this step.
-  [[nodiscard]] std::optional<Fault> Over();
+  struct Over {
+    Fault fault;
+    std::string model;
+  };
+  /// The faults that were told and are over as of this step: the model was compiled again, or one of which
+  /// nothing was trained has an update.
+  [[nodiscard]] const std::vector<Over>& over() const noexcept { return over_; }
   void VisitFields(Fields& io);
 
  private:
@@ -57,7 +63,7 @@ class TrainableSets {
   void Take(const nlohmann::json& event, std::int64_t step, const std::set<std::string>& trained);
 
   std::map<std::string, Model> models_;
-  std::optional<Fault> over_;
+  std::vector<Over> over_;
 };
 
 }  // namespace luff::rules

@@ -74,7 +74,8 @@ class Recorder:
         self._all_gradients: Table | None = None
         self._numbers_of: dict[str, int] = {}
         self._descriptions = 0
-        self._of_called: set[int] = set()  # ids of the parameters of models that were called
+        #: Ids of the parameters of models that were called.
+        self.of_called: set[int] = set()
         self._replicas: frozenset[int] = frozenset()
         self.stale = True  # names and tables must be rebuilt
         self.generation = 0  # counts changes: new optimizers, other parameters
@@ -155,7 +156,7 @@ class Recorder:
         living = self.living()
         held = [(record, parameters_of(optimizer)) for record, optimizer in living]
         called = list(called)
-        self._of_called = {id(parameter) for model in called for parameter in model.parameters()}
+        self.of_called = {id(parameter) for model in called for parameter in model.parameters()}
         self.names.name_all(called, [p for _, parameters in held for p in parameters])
         owners: dict[int, tuple[Any, int]] = {}
         owned_by: dict[int, tuple[str, str]] = {}
@@ -211,7 +212,7 @@ class Recorder:
         self._descriptions += 1
         optimizers = [(record.number, record.name, optimizer) for record, optimizer in self.living()]
         schedulers = [s for s in (reference() for reference in self.schedulers) if s is not None]
-        text = describe(self.names, optimizers, schedulers, self.losses.items(), self._of_called)
+        text = describe(self.names, optimizers, schedulers, self.losses.items(), self.of_called)
         self.session.set_document("model", text)
 
     def _own(

@@ -18,7 +18,7 @@ from luff.torch.evidence._events import WaitingEvents
 from luff.torch.evidence._losses import Losses
 from luff.torch.evidence._step import Step
 
-__all__ = ["Accumulated"]
+__all__ = ["Accumulated", "first_bytes", "is_multiple"]
 
 _PASSES = 256  # in one update
 _WINDOWS = 4  # updates recorded from the start; after them only those at powers of two
@@ -60,7 +60,7 @@ class Accumulated(WaitingEvents):
         if self._count > 1:
             if self._watched is None:
                 self._watched = _first_matrix(models())
-            gradient = _bytes_of(getattr(self._watched, "grad", None))
+            gradient = first_bytes(getattr(self._watched, "grad", None))
             self._added = self._added and bool(gradient) and any(gradient)
 
     def backward_ended(self) -> None:
@@ -70,15 +70,15 @@ class Accumulated(WaitingEvents):
         if self._watched is None and self._models is not None:  # gradients were cleared before the pass
             self._watched = _first_matrix(self._models())
         if self._watched is not None:
-            self._last = _bytes_of(self._watched.grad)
+            self._last = first_bytes(self._watched.grad)
 
     def update_begins(self, number: int) -> None:
         """Called when an optimizer is about to use the accumulated gradients."""
         if self._count > 1 and self._due() and self._count <= _PASSES and len(self.waiting) < _PENDING:
             gradient = getattr(self._watched, "grad", None)
-            now = _bytes_of(gradient)
+            now = first_bytes(gradient)
             untouched = bool(self._last) and self._last == now
-            multiple = untouched or _is_multiple(self._last, now, getattr(gradient, "dtype", None))
+            multiple = untouched or is_multiple(self._last, now, getattr(gradient, "dtype", None))
             self.waiting.append(
                 {
                     "kind": "accumulation",
@@ -128,7 +128,7 @@ class Accumulated(WaitingEvents):
         return None
 
 
-def _is_multiple(one: bytes, other: bytes, dtype: Any) -> bool:
+def is_multiple(one: bytes, other: bytes, dtype: Any) -> bool:
     """Returns whether two gradients have the same direction, as before and after clipping."""
     kind = _KINDS.get(dtype)
     if kind is None or not one or len(one) != len(other):
@@ -147,7 +147,7 @@ def _first_matrix(models: Any) -> Any:
     return None
 
 
-def _bytes_of(gradient: Any) -> bytes:
+def first_bytes(gradient: Any) -> bytes:
     """Returns the memory of the first elements; empty if it cannot be read."""
     if gradient is None or not is_readable(gradient) or not gradient.is_contiguous():
         return b""

@@ -21,6 +21,7 @@ from luff.torch.evidence._averages import Averages
 from luff.torch.evidence._causal import Causal
 from luff.torch.evidence._checkpoints import Loads
 from luff.torch.evidence._graph_values import GraphValues
+from luff.torch.evidence._handed_gradients import HandedGradients
 from luff.torch.evidence._kept_gradients import KeptGradients
 from luff.torch.evidence._losses import Losses
 from luff.torch.evidence._mixing import Mixing
@@ -72,10 +73,12 @@ class Evidence:
         self.attention = Attention(context)
         self._graph_values = GraphValues()
         self._rounding = Rounding()
+        self._handed = HandedGradients()
         self.statistics = Statistics()
         self.averages = Averages()
         self._events = (
             self._rounding,
+            self._handed,
             self.statistics,
             self.averages,
             self.accumulated,
@@ -148,6 +151,8 @@ class Evidence:
         if not record.updates:
             self.loads.begins(optimizer)
         self._rounding.update_begins(record.number, update, optimizer, self._context)
+        if self._context.recorder is not None:
+            self._handed.update_begins(record, optimizer, self._context.recorder.of_called)
         if self._kept is None or not self._kept.marked:
             return
         count = self._kept.update_begins(record)

@@ -53,6 +53,7 @@ _SIGNED = 16  # TRAIN steps in which factors of losses are looked at; later thos
 _FAINT, _FAINT_VALUE = 1e-5, 1e-4
 _SEVERAL = 4  # losses in a step of which it is looked at whether a backward pass uses them
 _MAX_UNUSED = 32  # steps with losses that no backward pass used that are told
+_MARKED = 64  # TRAIN steps in which losses are marked, by which it is seen what uses them
 _BEHIND = 1024  # nodes behind a root of such a step that are looked at
 _SQUARED_ERROR = "squared error"  # name of those that a script computes itself
 
@@ -128,6 +129,7 @@ class Losses:
             step.module_losses = {**step.module_losses, kind: step.module_losses.get(kind, 0) + 1}
             if output.grad_fn is not None and is_loss(module) and len(step.loss_nodes) < _MAX_LOSSES:
                 step.loss_nodes[output.grad_fn._sequence_nr()] = kind
+                self._mark(step, output.grad_fn)
             self._made_by(step, kind, args, kwargs, module=module)
             if step.samples:
                 self._written.called(step, output)
@@ -176,6 +178,7 @@ class Losses:
             if node is not None and len(step.function_losses) < _MAX_LOSSES:
                 call = step.sampled_losses.get(kind, 0)
                 step.loss_nodes[node._sequence_nr()] = kind
+                self._mark(step, node)
                 given = {} if told else plain_settings(kwargs)
                 value = scalar_of(output)
                 made = FunctionLoss(weakref.ref(output), kind, node._sequence_nr(), call, value, given)
@@ -435,10 +438,16 @@ class Losses:
         self._unused -= older
         return older
 
+    def _mark(self, step: Step, node: Any) -> None:
+        """Marks a loss, so that it is known whether anything goes through it, as `torch.autograd.grad` does."""
+        count = self._context.clock.mode_steps[_TRAIN] - self._context.clock.first_train_step
+        if self._unused and count < _MARKED:
+            node.register_prehook(step.used_losses)
+
     def updated(self, step: Step) -> None:
         """Reports a step in which losses with gradients were made and none but the last went into the update."""
         session, summed = self._context.session, step.summed_losses
-        if not summed or session is None:
+        if not summed or session is None or step.used_losses.count > len(summed):
             return
         step.summed_losses = None  # of further updates of the step nothing is known
         kinds = {step.loss_nodes[number] for number in summed}

@@ -33,6 +33,18 @@ class FunctionLoss(NamedTuple):
     given: dict[str, Any]  # settings that it was called with by name; empty once its kind is in the document
 
 
+class UsedLosses:
+    """Counts how often gradients go through the nodes that made a step's losses; hooked to these."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, _gradients: Any) -> None:
+        self.count += 1
+
+
 class Step:
     """A step that has begun and is not yet published. What most steps leave empty is replaced, never modified."""
 
@@ -71,6 +83,7 @@ class Step:
         self.events: list[tuple[int, Any, Any]] = []
         self.losses: dict[str, int] = {}  # loss names used, with counts
         self.loss_outputs: list[Any] = []  # weak references to outputs of loss modules
+        self.used_losses = UsedLosses()
         self.loss_nodes: dict[int, str] = {}  # sequence numbers of nodes that made losses, and their kinds
 
     @property

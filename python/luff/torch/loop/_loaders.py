@@ -53,15 +53,15 @@ def asked_by_script(frame: FrameType) -> bool:
 
 
 def _epoch(loader: Any) -> int | None:
-    """Returns the number of the epoch that a sampler shuffles by; None for one that needs none."""
+    """Returns the number that a sampler shuffles by, its seed and its epoch; None for one that needs none."""
     sampler = getattr(loader, "sampler", None)
     if type(sampler) is not DistributedSampler or not getattr(sampler, "shuffle", False):
         return None
     size = getattr(loader, "batch_size", None)
     if not isinstance(size, int) or len(sampler) <= size:  # a batch has all samples, in whatever order
         return None
-    epoch = getattr(sampler, "epoch", None)
-    return epoch if isinstance(epoch, int) else None
+    epoch, seed = getattr(sampler, "epoch", None), getattr(sampler, "seed", 0)
+    return epoch + seed if isinstance(epoch, int) and isinstance(seed, int) else None
 
 
 class Loaders:
@@ -78,8 +78,8 @@ class Loaders:
         Whether the loader that was started last was started before, when models were called and no backward pass
         came, and TRAIN steps came with another. One that is only the first of two, or begins again while the other goes
         on, is none of those.
-    called, decided
-        Whether models were called, and a backward pass came, since the newest start.
+    called
+        Whether models were called since the newest start.
     """
 
     def __init__(self, clock: StepClock) -> None:
@@ -96,12 +96,27 @@ class Loaders:
         self._session: Session | None = None
         self._looked: set[int] = set()  # numbers of loaders whose batches models got without a backward pass
         self._iterator: weakref.ref[Any] | None = None
-        self.evaluates = self.called = self.decided = False
+        #: Iterators of the loaders that train, by number.
+        self._training: dict[int, weakref.ref[Any]] = {}
+        self._passed = False  # the newest iterator is gone, and TRAIN steps go on with an older one
+        self.evaluates = self.called = self._decided = False
+
+    def backward_came(self) -> None:
+        """Called at the first backward pass of a step."""
+        if not self._decided:
+            self._decided, self._passed = True, self._is_over()
+
+    def _is_over(self) -> bool:
+        """Whether the newest iterator is gone, as after an evaluation in the middle of an epoch, which goes on."""
+        last, iterator = self._last, self._iterator
+        if last is None or last["trains"] or iterator is None or iterator() is not None:
+            return False
+        return any(older() is not None for older in self._training.values())
 
     def trained(self) -> None:
         """Called when a backward pass has followed although the loader was taken for one of evaluations."""
         self.evaluates = False
-        if self._last is not None and not self._last["trains"]:
+        if self._last is not None and not self._last["trains"] and not self._is_over():
             self._last["trains"] = True
             self._tell()
 
@@ -131,12 +146,14 @@ class Loaders:
         """Called when a loader has been asked for an iterator; returns its number in the document, if it has one."""
         steps = self._clock.mode_steps[_TRAIN]
         last, changed = self._last, False
-        if last is not None and self.called and not self.decided:
+        if last is not None and self.called and not self._decided:
             self._looked.add(last["number"])
-        self.called = self.decided = False
-        self._iterator = weakref.ref(iterator)
-        if last is not None and steps > self._steps_before and not last["trains"]:
+        if last is not None and steps > self._steps_before and not last["trains"] and not self._passed:
             last["trains"] = changed = True
+        if last is not None and last["trains"] and self._iterator is not None:
+            self._training[last["number"]] = self._iterator
+        self.called = self._decided = self._passed = False
+        self._iterator = weakref.ref(iterator)
         looked = self._clock.mode_steps[_EVAL]
         # Where evaluations come in the middle of an epoch, TRAIN steps follow the start of their loader, too. The last
         # step of an evaluation is counted when the next one begins.

@@ -423,7 +423,8 @@ class Machine(Steps):
             if first and (forms := self.modules.due_forms()):
                 # the session was opened after the first forward pass
                 session.gap(codes.NO_ID, _NOT_SEEN, forms, 1)
-        step.decided = self._trained = self.loaders.decided = True
+        step.decided = self._trained = True
+        self.loaders.backward_came()
         # not `confirm`: values saved before this wait for the next step
         self.writer.provisional = False
         self._flush(step)

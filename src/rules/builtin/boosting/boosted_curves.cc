@@ -28,8 +28,8 @@ constexpr std::array<std::string_view, 30> kLossNames = {
     "log_loss", "squared_error", "absolute_error", "exponential"};
 constexpr std::array<std::string_view, 3> kTrainingNames = {"train", "training", "dtrain"};
 
-// LightGBM's losses of numbers, which an objective of the user's own leaves as they are.
-constexpr std::array<std::string_view, 5> kOfNumbers = {"l1", "l2", "rmse", "mape", "quantile"};
+// Losses of numbers, which an objective of the user's own leaves as they are.
+constexpr std::array<std::string_view, 6> kOfNumbers = {"l1", "l2", "rmse", "mae", "mape", "quantile"};
 
 bool IsLoss(std::string_view metric) {
   return std::find(kLossNames.begin(), kLossNames.end(), metric) != kLossNames.end() ||
@@ -70,15 +70,16 @@ BoostedTraining BoostedTrainings::TrainingOf(const query::Trial& trial, const st
   return found;
 }
 
-bool OwnObjectives::Hold(const query::Trial& trial, const std::string& prefix, std::int64_t step) {
+bool OwnObjectives::Hide(const query::Trial& trial, const BoostedLoss& loss, std::int64_t step) {
   if (step != looked_) {
     looked_ = step;
     Look(trial.Document("boosting"));
   }
-  bool own = false;
+  Part newest;  // that has begun
   for (const Part& part : parts_)
-    if (part.prefix == prefix && part.first_step <= step) own = part.own;  // the newest that has begun
-  return own;
+    if (part.prefix == loss.prefix && part.first_step <= step) newest = part;
+  const bool of_numbers = std::ranges::find(kOfNumbers, loss.metric) != kOfNumbers.end();
+  return newest.own && (newest.chosen || !of_numbers);
 }
 
 void OwnObjectives::Look(std::string document) {
@@ -91,9 +92,11 @@ void OwnObjectives::Look(std::string document) {
   for (const Json& training : *trainings) {
     if (!training.is_object() || parts_.size() >= BoostedTrainings::kMost) continue;
     const auto parameters = training.find("parameters");
-    const bool own = parameters != training.end() && parameters->is_object() &&
-                     TextMember(*parameters, "objective") == "custom";
-    parts_.push_back({TextMember(training, "prefix"), WholeMember(training, "first_step", 0), own});
+    const bool known = parameters != training.end() && parameters->is_object();
+    const bool own = known && TextMember(*parameters, "objective") == "custom";
+    const bool chosen =
+        own && parameters->contains("eval_metric") && TextMember(*parameters, "eval_metric").empty();
+    parts_.push_back({TextMember(training, "prefix"), WholeMember(training, "first_step", 0), own, chosen});
   }
 }
 
@@ -171,9 +174,7 @@ std::vector<const BoostedCurves::Entry*> BoostedCurves::OnStep(const query::Tria
   for (const auto& scalar : rows.scalars) {
     if (scalar.tensor < known_.size() && known_[scalar.tensor] == 0) continue;
     const Entry* entry = EntryOf(trial, scalar.tensor);
-    if (entry == nullptr || (std::ranges::find(kOfNumbers, entry->loss.metric) == kOfNumbers.end() &&
-                             own_.Hold(trial, entry->loss.prefix, rows.info.mode_step)))
-      continue;
+    if (entry == nullptr || own_.Hide(trial, entry->loss, rows.info.mode_step)) continue;
     if (!worker) worker = scalar.worker;  // all ranks record the same evaluation
     if (scalar.worker == *worker) values.emplace_back(scalar.tensor, scalar.value);
   }

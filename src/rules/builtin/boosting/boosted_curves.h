@@ -31,25 +31,6 @@ class BoostedTrainings {
   std::map<std::string, BoostedTraining> known_;
 };
 
-/// The rounds of LightGBM's trainings with an objective of the user's own. Its metrics of probabilities and
-/// rates then get raw scores: their values mean nothing, and are no part of the curve of earlier rounds.
-class OwnObjectives {
- public:
-  [[nodiscard]] bool Hold(const query::Trial& trial, const std::string& prefix, std::int64_t step);
-
- private:
-  struct Part {
-    std::string prefix;
-    std::int64_t first_step;
-    bool own;
-  };
-  void Look(std::string document);
-
-  std::int64_t looked_ = -1;  // the step in which the document "boosting" was looked at
-  std::string document_;
-  std::vector<Part> parts_;
-};
-
 /// A metric of an evaluation set, named "PREFIXset-metric". Only built-in losses of the libraries that fall
 /// smoothly.
 struct BoostedLoss {
@@ -58,6 +39,28 @@ struct BoostedLoss {
   std::string metric;
   bool training = false;  // the set is the training data
 };
+
+/// The rounds of trainings with an objective of the user's own. Metrics of probabilities and rates then get
+/// raw scores, and the metric that XGBoost adds by itself is that of an objective that nobody uses: their
+/// values mean nothing, and are no part of the curve of earlier rounds.
+class OwnObjectives {
+ public:
+  [[nodiscard]] bool Hide(const query::Trial& trial, const BoostedLoss& loss, std::int64_t step);
+
+ private:
+  struct Part {
+    std::string prefix;
+    std::int64_t first_step = 0;
+    bool own = false;
+    bool chosen = false;  // by the library: the user has named no metric
+  };
+  void Look(std::string document);
+
+  std::int64_t looked_ = -1;  // the step in which the document "boosting" was looked at
+  std::string document_;
+  std::vector<Part> parts_;
+};
+
 /// Returns nothing for a tensor that is not such a loss. If the hook did not record the kind of a set, its
 /// name decides.
 [[nodiscard]] std::optional<BoostedLoss> BoostedLossOf(const query::TensorInfo& tensor);

@@ -77,12 +77,13 @@ TEST(BoostedOverfit, RisingEvaluationOverFallingTraining) {
 
 // LightGBM goes on with an objective of the user's own: its `binary_logloss` gets raw scores from then on.
 TEST(BoostedOvertraining, MetricsOfProbabilitiesUnderAnObjectiveOfTheUsersOwn_AreNotJudged) {
-  const auto told = [](const std::string& metric, const std::string& objective) {
+  const auto told = [](const std::string& metric, const std::string& objective,
+                       const std::string& more = "") {
     FakeTrial trial;
     trial.SetDocument("boosting", R"({"trainings": [
       {"prefix": "", "first_step": 0, "parameters": {"objective": "binary"}},
       {"prefix": "", "first_step": 40, "parameters": {"objective": ")" +
-                                      objective + R"("}}]})");
+                                      objective + "\"" + more + "}}]}");
     for (int round = 0; round < 80; ++round) {
       trial.Step();
       trial.Define("valid_0-" + metric, format::Role::kScalar, "evaluation");
@@ -93,6 +94,11 @@ TEST(BoostedOvertraining, MetricsOfProbabilitiesUnderAnObjectiveOfTheUsersOwn_Ar
   EXPECT_EQ(told("binary_logloss", "custom"), 0U);
   EXPECT_EQ(told("binary_logloss", "binary"), 1U);
   EXPECT_EQ(told("l2", "custom"), 1U);
+  // XGBoost adds the metric of its default objective where the user names none.
+  EXPECT_EQ(told("rmse", "custom", R"(, "eval_metric": "")"), 0U);
+  EXPECT_EQ(told("rmse", "custom", R"(, "eval_metric": "rmse")"), 1U);
+  EXPECT_EQ(told("mae", "custom", R"(, "eval_metric": "mae")"), 1U);
+  EXPECT_EQ(told("logloss", "custom", R"(, "eval_metric": "logloss")"), 0U);
 }
 
 TEST(BoostedOverfit, NothingThatHoldsElsewhere) {

@@ -81,7 +81,10 @@ class RepeatedBatch final : public KeptRule {
     const query::StepInfo& info = view.rows.info;
     if (info.superseded) return;
     if (info.mode == query::Mode::kEval) {
-      evaluating_ += InputRows(view);  // over all passes of the evaluation
+      const std::int64_t rows = InputRows(view);
+      evaluating_ += rows;  // over all passes of the evaluation
+      widest_ = std::max(widest_, rows);
+      alike_ += rows > 0 && rows == rows_ ? 1 : 0;
       return;
     }
     if (info.mode != query::Mode::kTrain) return;
@@ -93,7 +96,8 @@ class RepeatedBatch final : public KeptRule {
     TakeWeights(view);
     TakeBatches(view, sink);
     evaluated_ = std::max(evaluated_, evaluating_);
-    evaluating_ = 0;
+    batched_ = batched_ || (alike_ >= 2 && widest_ == rows_);
+    evaluating_ = widest_ = alike_ = 0;
     if (told_) return;
     for (std::size_t i = 0; i < replicas_.size(); ++i) {
       for (std::size_t j = i + 1; j < replicas_.size() && !told_; ++j) {
@@ -108,6 +112,9 @@ class RepeatedBatch final : public KeptRule {
     io("rows", rows_);
     io("evaluating", evaluating_);
     io("evaluated", evaluated_);
+    io("widest", widest_);
+    io("alike", alike_);
+    io("batched", batched_);
     io("started", started_);
   }
 
@@ -197,9 +204,10 @@ class RepeatedBatch final : public KeptRule {
     const auto loader = profile::TrainingLoader(view.trial.Document("loaders"));
     // It never had another batch, and this one is not the whole data set: an evaluation has more rows, and
     // their number is a power of two, as batch sizes are. Nor does the loader end there, or a loop or a
-    // framework that takes one batch of it, as each does on purpose.
-    const bool single = !stuck && rows_ >= 4 && (rows_ & (rows_ - 1)) == 0 && evaluated_ > rows_ &&
-                        (!loader || !loader->trains || (loader->by_next && loader->batches != 1));
+    // framework that takes one batch of it, as each does on purpose. Without a loader, evaluations come in
+    // batches of the same size: one pass over more rows is a finer grid, or a test set beside few samples.
+    const bool part = loader && loader->trains ? loader->by_next && loader->batches != 1 : batched_;
+    const bool single = !stuck && rows_ >= 4 && (rows_ & (rows_ - 1)) == 0 && evaluated_ > rows_ && part;
     // It never had another batch, and a loader that has more of them was started for nearly every one.
     const bool begins_again = !stuck && !single && loader && loader->by_next &&
                               static_cast<double>(started_) >= kNearly * static_cast<double>(replica.times);
@@ -289,6 +297,9 @@ class RepeatedBatch final : public KeptRule {
   std::vector<Replica> replicas_;
   bool told_ = false;
   std::int64_t rows_ = 0, evaluating_ = 0, evaluated_ = 0;
+  std::int64_t widest_ = 0,
+               alike_ = 0;    // of the evaluation's passes: the most rows, and how many have `rows_`
+  bool batched_ = false;      // an evaluation came in batches as large as the training's
   std::int64_t started_ = 0;  // loaders, in TRAIN steps of all workers
 };
 
@@ -296,7 +307,7 @@ class RepeatedBatch final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<RepeatedBatch>(kName, kParams);
-  spec.version = 3;  // 2: loaders that are started for each update; 3: by a call in the script
+  spec.version = 4;  // 2: loaders that are started for each update; 3: by a call in the script; 4: batched_
   spec.aliases = {"DuplicateShard"};
   spec.summary = "batches that replicas share, or one batch again and again";
   return spec;

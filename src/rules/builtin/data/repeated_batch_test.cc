@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <functional>
 #include <string>
 #include <vector>
@@ -91,9 +92,9 @@ TEST(RepeatedBatch, PartsOfAResumedRun_AndTrainingsInARow_AreNoReplicas) {
   EXPECT_TRUE(OneAfterTheOther("B_w", 7, 0).empty());
 }
 
-// One model; an evaluation of 400 rows after step 20.
+// One model; an evaluation of 400 rows after step 20, in batches of `rows`, or at once.
 std::vector<Finding> One(const Batch& batch, std::int64_t rows, int steps, int passes = 1,
-                         const std::string& loader = "") {
+                         const std::string& loader = "", bool at_once = false) {
   FakeTrial trial;
   trial.SetDocument("model", kModels);
   if (!loader.empty()) trial.SetDocument("loaders", loader);
@@ -103,7 +104,12 @@ std::vector<Finding> One(const Batch& batch, std::int64_t rows, int steps, int p
       if (n < 4)
         trial.Sample("sample/A_input_0", {rows, 1}, std::vector<double>(static_cast<std::size_t>(rows)));
     }
-    if (n == 20) trial.Step(Mode::kEval).Sample("sample/A_input_0", {400, 1}, std::vector<double>(400));
+    for (std::int64_t left = n == 20 ? 400 : 0; left > 0;) {
+      const std::int64_t now = at_once ? left : std::min(left, rows);
+      trial.Step(Mode::kEval)
+          .Sample("sample/A_input_0", {now, 1}, std::vector<double>(static_cast<std::size_t>(now)));
+      left -= now;
+    }
   }
   return testing::FindingsOf(trial, "RepeatedBatch", ParameterSet::kLuff);
 }
@@ -113,8 +119,9 @@ TEST(RepeatedBatch, FirstBatchAgainAndAgain_IsNamed_WholeDataSetIsNot) {
   ASSERT_EQ(findings.size(), 1U);
   EXPECT_EQ(findings[0].cause, "same");
   EXPECT_EQ(findings[0].step, 63);
-  EXPECT_TRUE(One([](int) { return 3; }, 512, 90).empty());  // more rows than the evaluation
-  EXPECT_TRUE(One([](int) { return 3; }, 90, 90).empty());   // not a usual batch size
+  EXPECT_TRUE(One([](int) { return 3; }, 512, 90).empty());              // more rows than the evaluation
+  EXPECT_TRUE(One([](int) { return 3; }, 90, 90).empty());               // not a usual batch size
+  EXPECT_TRUE(One([](int) { return 3; }, 64, 90, 1, "", true).empty());  // a finer grid, or all test rows
 }
 
 // A document of one loader, with batches of 64 rows.

@@ -6,6 +6,7 @@
 
 #include "base/format.h"
 #include "rules/facts/common_needs.h"
+#include "rules/facts/json_event.h"
 #include "rules/facts/model_facts.h"
 #include "rules/facts/step_memo.h"
 #include "rules/facts/trainable_sets.h"
@@ -23,6 +24,7 @@ constexpr const char* kName = "ParamNotOptimized";
 constexpr const char* kMade = "made_in_forward";
 constexpr std::size_t kMaxLoads = 64;
 constexpr std::size_t kMaxInputs = 256;
+constexpr std::size_t kMaxOptimizers = 64;
 
 using Shape = std::vector<std::int64_t>;
 
@@ -48,6 +50,7 @@ class ParamNotOptimized final : public KeptRule {
     if (info.mode != query::Mode::kTrain) return;
     const std::size_t updates = view.index.events(EventKind::kOptimizerStep).size();
     total_ += static_cast<std::int64_t>(updates);
+    Follow(view);
     for (const auto& [entry, tensor] : view.index.summaries(Role::kSample)) Remember(view, entry.tensor);
     for (const auto& [entry, tensor] : view.index.summaries(Role::kGradient)) {
       if (updates == 0) break;
@@ -58,12 +61,14 @@ class ParamNotOptimized final : public KeptRule {
     }
     for (const ReachFacts& reach : ReachesOf(view.index)) Judge(view, reach, sink);
     const auto compiled = compiled_.OnStep(view, names_);
-    if (const auto over = compiled_.Over()) Heal(CauseOf(*over), view, sink);
+    for (const auto& over : compiled_.over()) Heal(CauseOf(over.fault), view, sink, over.model);
     if (compiled) TellCompiled(view, *compiled, sink);
   }
 
   void VisitFields(Fields& io) override {
     io("total", total_);
+    io("handed", handed_, kMaxOptimizers);
+    io("counts", counts_, kMaxOptimizers);
     io("names", names_);
     io("suspects", suspects_);
     io("leaves", leaves_);
@@ -87,8 +92,8 @@ class ParamNotOptimized final : public KeptRule {
   void TellCompiled(const StepView& view, const TrainableSets::Told& told, Sink& sink) {
     const char* cause = CauseOf(told.fault);
     Finding finding = FindingAt(kName, cause, view, TensorAt{format::kNoId});
-    finding.tensor =
-        open_.try_emplace(cause, told.names.empty() ? told.model : *told.names.begin()).first->second;
+    finding.tensor = told.names.empty() ? told.model : *told.names.begin();
+    open_.try_emplace(Open(cause, told.model), finding.tensor);
     for (const std::string& name : told.names) {
       if (name != finding.tensor) finding.other_tensors.push_back(name);
     }
@@ -170,16 +175,54 @@ class ParamNotOptimized final : public KeptRule {
     return false;
   }
 
+  // Counts the updates of each optimizer, and remembers those that train nothing of a called model and get
+  // gradients.
+  void Follow(const StepView& view) {
+    for (const query::EventAt& event : view.index.events(EventKind::kOptimizerStep)) {
+      if (event.worker != view.index.first_worker()) continue;
+      if (counts_.size() < kMaxOptimizers || counts_.contains(event.row.subject))
+        ++counts_[event.row.subject];
+    }
+    for (const auto& event : view.index.json_events("gradients_handed"))
+      if (const double number = NumberIn(*event, "optimizer"); number >= 0 && handed_.size() < kMaxOptimizers)
+        handed_.insert(static_cast<std::uint32_t>(std::min<double>(number, format::kNoId)));
+  }
+
+  // Whether it holds nothing of a model that is called: parameters of another network, or of this one before
+  // it was copied. Not one whose gradients are computed elsewhere and handed to it, or whose parameters the
+  // backward pass reaches without a model (inputs, tensors).
+  [[nodiscard]] bool TrainsNothing(const OptimizerFacts& optimizer, const ReachFacts& reach) const {
+    if (!IsForeign(optimizer) || handed_.contains(optimizer.number)) return false;
+    std::int64_t reached = 0;
+    for (const ReachFacts::Leaf& leaf : reach.foreign) reached += leaf.optimizer == optimizer.name ? 1 : 0;
+    return 2 * reached <= optimizer.parameters;
+  }
+
+  static bool IsForeign(const OptimizerFacts& optimizer) {
+    return optimizer.parameters > 0 && optimizer.foreign >= optimizer.parameters;
+  }
+
+  [[nodiscard]] bool IsYoung(const OptimizerFacts& optimizer) const {
+    const auto count = counts_.find(optimizer.number);
+    return count == counts_.end() || count->second < updates_;
+  }
+
   void Judge(const StepView& view, const ReachFacts& reach, Sink& sink) {
     if (total_ == 0) return;
     const ModelFacts& facts = view.memo.Facts(view);
     const bool any_optimized = facts.AnyOptimized();
     bool all_foreign = !facts.optimizers().empty();
-    for (const OptimizerFacts& optimizer : facts.optimizers())
-      all_foreign = all_foreign && optimizer.parameters > 0 && optimizer.foreign >= optimizer.parameters;
+    bool elsewhere = false;  // an optimizer trains what belongs to no called model
+    bool young = false;      // of one it is not known yet
+    for (const OptimizerFacts& optimizer : facts.optimizers()) {
+      const bool nothing = TrainsNothing(optimizer, reach);
+      all_foreign = all_foreign && nothing;
+      elsewhere = elsewhere || (IsForeign(optimizer) && !nothing);
+      young = young || (nothing && IsYoung(optimizer));
+    }
     std::set<std::string> stale;  // optimizers of parameters that belong to no called model
     for (const OptimizerFacts& optimizer : facts.optimizers()) {
-      if (optimizer.parameters > 0 && optimizer.foreign >= optimizer.parameters) stale.insert(optimizer.name);
+      if (IsForeign(optimizer)) stale.insert(optimizer.name);
     }
     std::set<std::string> suspects;
     std::int64_t trainable = 0;
@@ -194,8 +237,9 @@ class ParamNotOptimized final : public KeptRule {
       }
       if (reach.without_gradient.contains(name) || names_.contains(name)) continue;
       // A model without any parameter in an optimizer may be a teacher, a critic or a metric, as long as
-      // another model is trained.
-      if (!facts.IsPartlyOptimized(parameter.model) && any_optimized && !all_foreign) continue;
+      // another model is trained, or a copy that computes gradients for what an optimizer holds.
+      const bool others = (any_optimized && !all_foreign) || elsewhere;
+      if (others && !facts.IsPartlyOptimized(parameter.model)) continue;
       if (WasLoaded(facts, parameter)) continue;
       suspects.insert(name);
     }
@@ -235,7 +279,9 @@ class ParamNotOptimized final : public KeptRule {
       Heal(kMade, view, sink);
     }
     const bool all = optimized == 0 || all_foreign;
-    if (!both.empty()) {
+    if (young && all) {
+      // Gradients may yet be handed to it, as after inner steps by other optimizers.
+    } else if (!both.empty()) {
       Tell(view, both, all, all_foreign || HoldsForeign(facts), sink);
     } else {
       Heal("not_in_optimizer", view, sink);
@@ -252,8 +298,13 @@ class ParamNotOptimized final : public KeptRule {
                        [](const OptimizerFacts& optimizer) { return optimizer.foreign > 0; });
   }
 
-  void Heal(const std::string& cause, const StepView& view, Sink& sink) {
-    const auto it = open_.find(cause);
+  // The key of an open finding; `model`: of Keras, which may have several with the same fault.
+  static std::string Open(const std::string& cause, const std::string& model) {
+    return model.empty() ? cause : cause + "\n" + model;
+  }
+
+  void Heal(const std::string& cause, const StepView& view, Sink& sink, const std::string& model = {}) {
+    const auto it = open_.find(Open(cause, model));
     if (it == open_.end()) return;
     sink.Heal(cause, it->second, view.rows.info.mode_step);
     open_.erase(it);
@@ -339,12 +390,14 @@ class ParamNotOptimized final : public KeptRule {
   }
 
   const std::int64_t updates_;
-  std::int64_t total_ = 0;  // updates by any optimizer
-  std::vector<bool> used_;  // by id of the gradient: an update has used it
+  std::int64_t total_ = 0;                        // updates by any optimizer
+  std::set<std::uint32_t> handed_;                // numbers of optimizers that get gradients from elsewhere
+  std::map<std::uint32_t, std::int64_t> counts_;  // their updates
+  std::vector<bool> used_;                        // by id of the gradient: an update has used it
   std::set<std::string> names_, suspects_;
   std::set<Shape> leaves_, inputs_, made_;
   std::vector<Load> loads_;
-  std::map<std::string, std::string> open_;  // cause -> tensor
+  std::map<std::string, std::string> open_;  // `Open` -> tensor
   TrainableSets compiled_;
 };
 
@@ -353,7 +406,7 @@ class ParamNotOptimized final : public KeptRule {
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<ParamNotOptimized>(kName, kParams);
   spec.aliases = {"UnregisteredParameter", "OptimizerDetached"};
-  spec.version = 2;  // 2: "made_in_forward"; what Keras compiled
+  spec.version = 3;  // 2: "made_in_forward"; what Keras compiled; 3: gradients that are handed over
   spec.summary =
       "parameters that get gradients and belong to no optimizer, or that a compiled step leaves out";
   spec.needs = [](const Parameters&) { return std::vector<Need>{SampleNeeds().front()}; };

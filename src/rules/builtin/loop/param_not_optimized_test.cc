@@ -84,6 +84,33 @@ TEST(ParamNotOptimized, LayersThatAreFrozenWithoutCompile_AreNamed_IfTheyAreTrai
   EXPECT_TRUE(Told({.updated = {"body", "head"}, .events = {Event(0, 2, "", kBody)}}).empty());
 }
 
+TEST(ParamNotOptimized, TwoModelsWithTheSameFault_HaveAFindingEach_AndHealByUpdates) {
+  FakeTrial trial;
+  trial.SetDocument("model",
+                    R"({"framework": "keras", "models": [
+    {"name": "one", "type": "Sequential", "parameters": [{"path": "a.kernel", "name": "a/weights/kernel"}]},
+    {"name": "two", "type": "Sequential", "parameters": [{"path": "b.kernel", "name": "b/weights/kernel"}]}]})");
+  for (int step = 0; step < 90; ++step) {
+    trial.Step().Loss(1);
+    if (step == 0) {
+      for (const char* model : {"one", "two"})
+        trial.EventJson(std::string(R"({"kind": "trainable_set", "model": ")") + model +
+                        R"(", "trainable": 0, "frozen": 1, "added": [], "removed": []})");
+    }
+    trial.Sample("sample/one_input_0", {2, 2}, {0.1, 0.2, 0.3, 0.1 * step});
+    trial.Sample("sample/two_input_0", {2, 2}, {0.1, 0.2, 0.3, 0.1 * step});
+    if (step < 50) continue;
+    trial.Event(EventKind::kOptimizerStep, 0);  // of a loop of `train_on_batch`, after `compile`
+    trial.Tensor("gradient/a/weights/kernel", Role::kGradient, {0.1});
+  }
+  const auto findings = testing::FindingsOf(trial, "ParamNotOptimized", ParameterSet::kLuff);
+  ASSERT_EQ(findings.size(), 2U);
+  EXPECT_EQ(findings[0].tensor, "one");
+  EXPECT_EQ(findings[1].tensor, "two");
+  EXPECT_TRUE(findings[0].healed);
+  EXPECT_FALSE(findings[1].healed);
+}
+
 TEST(ParamNotOptimized, BrokenEvents_AreSilent) {
   for (
       const char* broken :

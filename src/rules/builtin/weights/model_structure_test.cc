@@ -86,6 +86,40 @@ TEST(ParamNotOptimized, FrozenPartsUnreachedPartsAndLoadedParts_AreSilent) {
   EXPECT_TRUE(FindingsOf(Tell({Model("\"Adam\"", "\"Adam\""), kAll}), "ParamNotOptimized").empty());
 }
 
+TEST(ParamNotOptimized, AnOptimizerThatIsHandedItsGradients_TrainsACopy_AndAYoungOneMay) {
+  Story story{Model("null", "null", 2), kAll};
+  story.load = R"({"kind": "gradients_handed", "optimizer": 0})";
+  EXPECT_TRUE(FindingsOf(Tell(story), "ParamNotOptimized").empty());
+  story.load = R"({"kind": "gradients_handed", "optimizer": 1})";  // another one
+  EXPECT_EQ(FindingsOf(Tell(story), "ParamNotOptimized").size(), 1U);
+  for (const char* broken :
+       {"{}", R"({"kind": "gradients_handed"})", R"({"kind": "gradients_handed", "optimizer": -1})",
+        R"({"kind": "gradients_handed", "optimizer": "0"})"}) {
+    story.load = broken;
+    EXPECT_EQ(FindingsOf(Tell(story), "ParamNotOptimized").size(), 1U);
+  }
+  // A part of a model that is trained is not a copy.
+  story = {Model("null", "\"Adam\"", 1), kAll};
+  story.load = R"({"kind": "gradients_handed", "optimizer": 0})";
+  EXPECT_EQ(FindingsOf(Tell(story), "ParamNotOptimized").size(), 1U);
+  // Updates by optimizers of inner steps, which are gone: the one that holds something has made none.
+  FakeTrial young;
+  young.SetDocument("model", Model("null", "null", 2));
+  for (int step = 0; step < 70; ++step) {
+    young.Step().Loss(1).Event(EventKind::kOptimizerStep, step < 40 ? 1 : 0);
+    if ((step & (step - 1)) == 0) young.EventJson(kAll);
+  }
+  const auto late = FindingsOf(young, "ParamNotOptimized");
+  ASSERT_EQ(late.size(), 1U);
+  EXPECT_EQ(late[0].step, 64);
+}
+
+TEST(ParamNotOptimized, AnOptimizerWhoseTensorsThePassReaches_TrainsThem) {
+  const std::string reach = R"({"kind": "reach", "without_gradient": [], "without_gradient_count": 0,
+    "foreign": [{"shape": [8, 8], "optimizer": "Adam"}, {"shape": [9], "optimizer": "Adam"}], "reached_count": 2})";
+  EXPECT_TRUE(FindingsOf(Tell({Model("null", "null", 2), reach}), "ParamNotOptimized").empty());
+}
+
 TEST(ParamNotOptimized, LeavesOutsideOfTheModel_Warn_InputsAndHeldOnesAreSilent) {
   const auto reach = [](const std::string& optimizer) {
     return R"({"kind": "reach", "without_gradient": [], "without_gradient_count": 0,
@@ -431,21 +465,27 @@ TEST(FrozenAtInit, LoadedTrainedAndRandomOnPurpose_AreSilent) {
       Frozen(even, false, R"(, {"path": "body.down", "name": "Net_body.down", "shape": [8, 16]})").empty());
 }
 
-FakeTrial Replicas(double second_start, double drift, int average_every = 0) {
+// `local`: updates that each makes before the other does.
+FakeTrial Replicas(double second_start, double drift, int average_every = 0, int local = 0) {
   FakeTrial trial;
   const auto model = [](const char* name, const char* optimizer) {
     return std::string(R"({"name": ")") + name +
            R"(", "type": "Net", "parameters": [{"path": "w", "name": ")" + name +
            R"(_w", "shape": [2], "requires_grad": true, "optimizer": ")" + optimizer + R"("}]})";
   };
-  trial.SetDocument("model", R"({"models": [)" + model("Net", "SGD") + ", " + model("Net_2", "SGD_2") + "]}");
+  trial.SetDocument(
+      "model", R"({"models": [)" + model("Net", "SGD") + ", " + model("Net_2", "SGD_2") +
+                   R"(], "optimizers": [{"number": 0, "name": "SGD"}, {"number": 1, "name": "SGD_2"}]})");
   double apart = 0;
-  for (int step = 0; step < 60; ++step) {
-    trial.Step().Event(EventKind::kOptimizerStep, 0).Event(EventKind::kOptimizerStep, 1);
+  for (int step = 0; step < (local > 0 ? 120 : 60); ++step) {
+    trial.Step();
+    if (local == 0 || step / local % 2 == 0) trial.Event(EventKind::kOptimizerStep, 0);
+    if (local == 0 || step / local % 2 == 1) trial.Event(EventKind::kOptimizerStep, 1);
     trial.Tensor("Net_w", Role::kWeight, {1, 2}).Tensor("Net_2_w", Role::kWeight, {second_start + apart, 2});
     trial.Scalar("optimizer/SGD.group0.lr", Role::kOptimizerSetting, 0.1);
     trial.Scalar("optimizer/SGD_2.group0.lr", Role::kOptimizerSetting, 0.1);
-    apart = average_every > 0 && step % average_every == 0 ? 0 : apart + drift;
+    const bool together = step < 2 * local || (average_every > 0 && step % average_every == 0);
+    apart = together ? 0 : apart + drift;
   }
   return trial;
 }
@@ -458,6 +498,8 @@ TEST(ReplicaDivergence, EqualAtFirstAndThenApart_Stops) {
   EXPECT_TRUE(FindingsOf(Replicas(1, 0), "ReplicaDivergence").empty());
   EXPECT_TRUE(FindingsOf(Replicas(1.5, 0.01), "ReplicaDivergence").empty());   // an ensemble
   EXPECT_TRUE(FindingsOf(Replicas(1, 0.01, 8), "ReplicaDivergence").empty());  // averaged now and then
+  EXPECT_EQ(FindingsOf(Replicas(1, 0.01, 0, 1), "ReplicaDivergence").size(), 1U);
+  EXPECT_TRUE(FindingsOf(Replicas(1, 0.01, 0, 8), "ReplicaDivergence").empty());  // clients of a federation
 }
 
 TEST(TreeDepth, DepthOfACompleteNumbering) {

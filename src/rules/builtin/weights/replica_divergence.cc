@@ -75,11 +75,18 @@ class ReplicaDivergence final : public KeptRule {
     std::vector<std::pair<std::string, std::string>> tensors;  // names in the first and the second replica
     std::int64_t since = -1;                                   // TRAIN step at which they first differed
     std::int64_t updates_at = 0;                               // updates made until then
+    std::vector<std::uint32_t> optimizers;                     // of two models in one process: their numbers
+    std::int64_t ahead = 0;  // updates that the first had made more than the other when they were found
+    bool take_turns = true;  // each makes one update, and then the other does
     bool open = false;
     void VisitFields(Fields& io) {
       io("tensors", tensors);
       io("since", since);
       io("updates_at", updates_at);
+      io("optimizers", optimizers, 2);
+      io.Check(optimizers.empty() || optimizers.size() == 2, "two optimizers, or none");
+      io("ahead", ahead);
+      io("take_turns", take_turns);
       io("open", open);
     }
   };
@@ -155,6 +162,8 @@ class ReplicaDivergence final : public KeptRule {
     }
     for (auto& [key, pair] : pairs_) {
       if (key.first.starts_with("worker ")) continue;
+      // Learners that go several updates each, as clients of a federation do, are meant to part.
+      pair.take_turns = pair.take_turns && std::abs(Ahead(pair.optimizers) - pair.ahead) <= 1;
       std::string differs;
       std::size_t count = 0;
       for (const auto& [name, other] : pair.tensors) {
@@ -164,7 +173,7 @@ class ReplicaDivergence final : public KeptRule {
           continue;
         if (count++ == 0) differs = other;
       }
-      Judge(view, key, pair, differs, count, 0, sink);
+      Judge(view, key, pair, differs, pair.take_turns ? count : 0, 0, sink);
     }
   }
 
@@ -218,9 +227,23 @@ class ReplicaDivergence final : public KeptRule {
         }
         if (!known) continue;
         models_.insert(key);
-        if (equal && !pair.tensors.empty()) pairs_[{a->first, b->first}] = std::move(pair);
+        const auto first = facts.OptimizerNumber(one.optimizer);
+        const auto second = facts.OptimizerNumber(other.optimizer);
+        if (!equal || pair.tensors.empty()) continue;
+        if (first && second) pair.optimizers = {*first, *second};
+        pair.ahead = Ahead(pair.optimizers);
+        pairs_[{a->first, b->first}] = std::move(pair);
       }
     }
+  }
+
+  // How many updates the first of two optimizers has made more than the other.
+  [[nodiscard]] std::int64_t Ahead(const std::vector<std::uint32_t>& optimizers) const {
+    const auto made = [this](std::uint32_t number) {
+      const auto at = total_.find(number);
+      return at == total_.end() ? 0 : at->second;
+    };
+    return optimizers.size() == 2 ? made(optimizers[0]) - made(optimizers[1]) : 0;
   }
 
   // Settings of an optimizer in this step; keys omit its name.
@@ -285,6 +308,7 @@ class ReplicaDivergence final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<ReplicaDivergence>(kName, kParams);
+  spec.version = 2;  // 2: models that take turns
   spec.summary = "replicas of a model that began equal and are no longer so";
   spec.needs = [](const Parameters&) -> std::vector<Need> {
     return {{.collection = "weights", .roles = {Role::kWeight}, .forms = Bit(format::Form::kSummary)}};
