@@ -366,6 +366,7 @@ PARTS: dict[str, Callable[[Path], Iterator[Row]]] = {
     "samples": samples,
     "identical": _of("identical", "identical"),
     "harm": _of("harm", "harm"),
+    "frameworks": _of("frameworks", "frameworks"),
     "memory": memory,
     "cost": cost,
     "models": _of("models", "models"),

@@ -20,6 +20,7 @@ PARTS = [
     "samples",
     "identical",
     "harm",
+    "frameworks",
     "memory",
     "cost",
     "models",

@@ -26,6 +26,7 @@ PARTS = {
     "samples": "samples and hashes of batches against the tensors of the script",
     "identical": "ways to train, with and without Luff: same bits, same memory, recorded as it was",
     "harm": "scripts end as without Luff: synchronisations, forks, signals, broken contexts, no memory",
+    "frameworks": "JAX and TensorFlow, where they are installed for the GPU, with and without Luff",
     "memory": "device memory beyond the budget, what is given back, a device that is full",
     "cost": "steps with Luff over steps without, and the host's time",
     "models": "the same of resnet50, and of transformers with 124 M and 1.3 G parameters",
@@ -35,7 +36,7 @@ PARTS = {
     "sanitizer": "the kernels under compute-sanitizer, where it is installed",
 }
 #: Parts that measure no time and fill no memory: several at once.
-BESIDE = ("values", "forms", "samples", "identical", "faults", "stop")
+BESIDE = ("values", "forms", "samples", "identical", "frameworks", "faults", "stop")
 LIMIT_S = 480
 #: What torch says, what Luff needs and this Python lacks, and of which version it is.
 FACTS = """
