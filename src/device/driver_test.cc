@@ -61,7 +61,7 @@ TEST(Driver, OldOnesAreNamed) {
 }
 
 TEST(Driver, StickyErrors) {
-  for (const Code error : {700, 710, 716, 719, 214}) EXPECT_TRUE(IsSticky(error)) << error;
+  for (const Code error : {700, 710, 716, 719, 721, 214}) EXPECT_TRUE(IsSticky(error)) << error;
   for (const Code error : {0, 2, 4, 400, 600, 709}) EXPECT_FALSE(IsSticky(error)) << error;
 }
 

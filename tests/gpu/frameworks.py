@@ -1,4 +1,4 @@
-"""The part `frameworks` of `./dev gpu`: JAX and TensorFlow train on the GPU as without Luff, and are recorded as they were.
+"""The part `frameworks` of `./dev gpu`: JAX and TensorFlow train on the GPU as without Luff, and are recorded right.
 
 Their summaries are computed inside the compiled step, or by a function of Luff's, not by the kernels.
 """

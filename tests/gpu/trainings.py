@@ -22,7 +22,7 @@ from torch import nn
 
 STEPS = 8
 #: Where the optimizer is outside of what is compiled or captured, its weights and gradients are recorded.
-VALUES, LOSSES, NOTHING = "values", "losses", "nothing"
+VALUES, WEIGHTS, NOTHING = "losses and weights", "weights", "nothing"
 
 
 class Training:
@@ -78,7 +78,8 @@ class Training:
             peak = torch.cuda.max_memory_allocated()
         found = {"name": self.name, "digest": sha.hexdigest(), "peak": peak}
         if self._hook is not None:
-            found["errors"] = str(self._hook.health().get("errors", ""))
+            health = self._hook.health()
+            found["errors"] = health["first_error"] or "".join(map(str, health["hook_error_places"].items()))
             self._hook.close()
         else:
             found |= {"losses": losses, "sums": self.sums}
@@ -410,11 +411,11 @@ def captured_step(of: Training) -> None:
         of.losses.append(loss.detach().clone())
 
 
-@case(recorded=NOTHING, only_cuda=True)
+@case(recorded=WEIGHTS, only_cuda=True)
 def captured_passes(of: Training) -> None:
     """Both passes in a graph, and the optimizer outside, which is where weights and gradients are read."""
     model = of.watch(net(of.device))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    optimizer = _adamw(of, model)
     x, y = batch(of.device)
 
     def work() -> Any:
