@@ -12,9 +12,10 @@ namespace {
 using GetProcAddress = Code (*)(const char*, void**, int, std::uint64_t);
 using GetProcAddress2 = Code (*)(const char*, void**, int, std::uint64_t, int*);
 
-/// Looks symbols up as the driver wants it: by name and version of its interface. Where that finds none, by
-/// the exported name, which carries a version where the function once had other arguments. (Any other name
-/// with a version has arguments that this table does not know, as cuCtxGetDevice_v2 of CUDA 13.)
+/// Looks symbols up as the driver wants it: by name and version of its interface. Exported names are not asked
+/// for: some carry a version, and what carries a later one has arguments that this table does not know
+/// (cuCtxGetDevice_v2 of CUDA 13). Only a driver that is too old to be used lacks that way; of it the version
+/// is still to be told.
 class Lookup {
  public:
   explicit Lookup(void* library)
@@ -24,36 +25,26 @@ class Lookup {
 
   template <typename F>
   void Find(const char* name, F** function) {
-    Find(name, name, kOldestDriver, function);
-    if (*function == nullptr && missing_.empty()) missing_ = name;
-  }
-  /// One that is exported as NAME_v2.
-  template <typename F>
-  void Find2(const char* name, F** function) {
-    Find(name, (std::string(name) + "_v2").c_str(), kOldestDriver, function);
+    FindLater(name, kOldestDriver, function);
     if (*function == nullptr && missing_.empty()) missing_ = name;
   }
   /// One that the path does without, of a later version of the interface.
   template <typename F>
   void FindLater(const char* name, int version, F** function) {
-    Find(name, name, version, function);
-  }
-  [[nodiscard]] const std::string& missing() const noexcept { return missing_; }
-
- private:
-  template <typename F>
-  void Find(const char* name, const char* exported, int version, F** function) {
     void* found = nullptr;
     int status = 0;
     if (newer_ != nullptr) {
       if (newer_(name, &found, version, 0, &status) != kSuccess) found = nullptr;
     } else if (older_ != nullptr) {
       if (older_(name, &found, version, 0) != kSuccess) found = nullptr;
+    } else {
+      found = dlsym(library_, name);
     }
-    if (found == nullptr) found = dlsym(library_, exported);
     *function = reinterpret_cast<F*>(found);
   }
+  [[nodiscard]] const std::string& missing() const noexcept { return missing_; }
 
+ private:
   void* library_;
   GetProcAddress2 newer_;
   GetProcAddress older_;
@@ -85,13 +76,13 @@ FoundDriver FindDriver() {
   lookup.Find("cuCtxGetCurrent", &driver->CtxGetCurrent);
   lookup.Find("cuCtxGetDevice", &driver->CtxGetDevice);
   lookup.FindLater("cuCtxGetId", kContextsHaveNumbers, &driver->CtxGetId);
-  lookup.Find2("cuCtxPushCurrent", &driver->CtxPushCurrent);
-  lookup.Find2("cuCtxPopCurrent", &driver->CtxPopCurrent);
+  lookup.Find("cuCtxPushCurrent", &driver->CtxPushCurrent);
+  lookup.Find("cuCtxPopCurrent", &driver->CtxPopCurrent);
   lookup.Find("cuDeviceGet", &driver->DeviceGet);
   lookup.Find("cuDeviceGetAttribute", &driver->DeviceGetAttribute);
   lookup.Find("cuDevicePrimaryCtxGetState", &driver->DevicePrimaryCtxGetState);
   lookup.Find("cuDevicePrimaryCtxRetain", &driver->DevicePrimaryCtxRetain);
-  lookup.Find2("cuDevicePrimaryCtxRelease", &driver->DevicePrimaryCtxRelease);
+  lookup.Find("cuDevicePrimaryCtxRelease", &driver->DevicePrimaryCtxRelease);
   lookup.Find("cuModuleLoadData", &driver->ModuleLoadData);
   lookup.Find("cuModuleUnload", &driver->ModuleUnload);
   lookup.Find("cuModuleGetFunction", &driver->ModuleGetFunction);
@@ -99,21 +90,21 @@ FoundDriver FindDriver() {
   lookup.Find("cuMemPoolCreate", &driver->MemPoolCreate);
   lookup.Find("cuMemPoolDestroy", &driver->MemPoolDestroy);
   lookup.Find("cuMemPoolTrimTo", &driver->MemPoolTrimTo);
-  lookup.Find2("cuMemGetInfo", &driver->MemGetInfo);
+  lookup.Find("cuMemGetInfo", &driver->MemGetInfo);
   lookup.Find("cuMemAllocFromPoolAsync", &driver->MemAllocFromPoolAsync);
   lookup.Find("cuMemFreeAsync", &driver->MemFreeAsync);
   lookup.Find("cuMemHostAlloc", &driver->MemHostAlloc);
   lookup.Find("cuMemFreeHost", &driver->MemFreeHost);
-  lookup.Find2("cuMemcpyHtoDAsync", &driver->MemcpyHtoDAsync);
-  lookup.Find2("cuMemcpyDtoHAsync", &driver->MemcpyDtoHAsync);
+  lookup.Find("cuMemcpyHtoDAsync", &driver->MemcpyHtoDAsync);
+  lookup.Find("cuMemcpyDtoHAsync", &driver->MemcpyDtoHAsync);
   lookup.Find("cuMemsetD8Async", &driver->MemsetD8Async);
   lookup.Find("cuEventCreate", &driver->EventCreate);
-  lookup.Find2("cuEventDestroy", &driver->EventDestroy);
+  lookup.Find("cuEventDestroy", &driver->EventDestroy);
   lookup.Find("cuEventRecord", &driver->EventRecord);
   lookup.Find("cuEventQuery", &driver->EventQuery);
   lookup.Find("cuEventElapsedTime", &driver->EventElapsedTime);
   lookup.Find("cuStreamCreate", &driver->StreamCreate);
-  lookup.Find2("cuStreamDestroy", &driver->StreamDestroy);
+  lookup.Find("cuStreamDestroy", &driver->StreamDestroy);
   lookup.Find("cuStreamIsCapturing", &driver->StreamIsCapturing);
   lookup.Find("cuThreadExchangeStreamCaptureMode", &driver->ThreadExchangeStreamCaptureMode);
   dlclose(library);  // the framework's own reference keeps it

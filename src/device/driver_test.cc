@@ -28,6 +28,7 @@ TEST(Driver, IsFoundOnceLoaded) {
   EXPECT_EQ(found.driver->DriverGetVersion(&version), kSuccess);
   EXPECT_EQ(version, 12040);
   EXPECT_EQ(found.driver->NameOf(700), "CUDA_ERROR_ILLEGAL_ADDRESS (700)");
+  EXPECT_NE(found.driver->CtxGetId, nullptr);  // asked for as of the interface that has it
 }
 
 TEST(Driver, EachFunctionMayBeMissing) {

@@ -178,7 +178,8 @@ def row(check: str, good: bool | None, detail: str = "", **more: Any) -> Row:
 def wrong_in(found: np.ndarray, data: np.ndarray) -> str:
     """Returns how statistics differ from those of the values in float64; "" if they do not."""
     values = np.abs(data.astype(np.complex128)) if data.dtype.kind == "c" else data
-    wide = values.astype(np.float64)
+    with np.errstate(invalid="ignore"):  # signalling NaN
+        wide = values.astype(np.float64)
     finite = np.isfinite(wide)
     kept, kind = wide[finite], values.dtype.kind
     total = np.abs(kept).sum()

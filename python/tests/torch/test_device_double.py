@@ -174,6 +174,21 @@ def test_parts_that_run_on_a_gpu(tmp_path, part):
     assert [row for row in out[0] if row["status"] != "passed"] == []
 
 
+@needs_double
+def test_the_kernels_alone():
+    """`tests/gpu/kernels.py`, whose gates mean nothing here."""
+    command = [sys.executable, str(ROOT / "tests/gpu/kernels.py"), "--library", str(DOUBLE)]
+    command += ["--gigabytes", "0.001", "--repeats", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    values = [row for row in rows if "gate" not in row]
+    assert [row for row in values if row["status"] == "failed"] == [], done.stderr
+    assert sum(row["status"] == "passed" for row in values) == 2 * 14 + 3 + 3 + 1
+    gates = [row["check"] for row in rows if "gate" in row]
+    assert len(gates) == 3, rows
+    assert all(row["value"] > 0 for row in rows if "gate" in row)
+
+
 def ways(tmp_path, monkeypatch, names):
     """Trains in each of these ways on the CPU, and watched on the double; returns what differs, and what was tried."""
     monkeypatch.syspath_prepend(str(ROOT / "tests/gpu"))
