@@ -256,7 +256,7 @@ def _table(rows):
     for row in rows:
         figure = f"{row['value']:.3f}" if "value" in row else ""
         gate = f"(limit {row['gate']})" if "gate" in row else ""
-        detail = row.get("detail", "") if row["status"] != "passed" else ""
+        detail = " ".join(row.get("detail", "").split()) if row["status"] != "passed" else ""
         say(
             f"{row['part']:<10} {row['check']:<{width}}  {row['status']:<8} {figure} {gate} {detail}".rstrip()
         )
