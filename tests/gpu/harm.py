@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -124,13 +124,13 @@ held = []
 try:
     while True:
         held.append(torch.empty(64 << 20, dtype=torch.uint8, device=device))
-except torch.cuda.OutOfMemoryError:
+except RuntimeError:   # out of memory, or a library that found none
     pass
 blocks = len(held)
 for _ in range(3):
     try:
         step()
-    except torch.cuda.OutOfMemoryError:
+    except RuntimeError:
         pass
 held.clear()
 torch.cuda.empty_cache()
@@ -200,7 +200,10 @@ class Scripts:
 
 
 def _same(bare: Any, watched: Any) -> tuple[bool, str]:
-    good = (watched.returncode, watched.stdout) == (bare.returncode, bare.stdout)
+    ended = (
+        bare.returncode if bare.returncode >= 0 else 128 - bare.returncode
+    )  # by a signal, as shells say it
+    good = (watched.returncode, watched.stdout) == (ended, bare.stdout)
     of = f"{bare.returncode} {bare.stdout[-100:]!r}, watched {watched.returncode} {watched.stdout[-100:]!r}"
     return good, "" if good else f"{of} {watched.stderr[-300:]}"
 
@@ -212,11 +215,20 @@ def harm(folder: Path, device: str = "cuda") -> Iterator[Row]:
     if device == "cuda":
         several += [_forks, _synchronises, _traced, _broken]
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        for rows in pool.map(lambda one: list(one(scripts)), several):
+        for rows in pool.map(lambda one: _all_of(one, scripts), several):
             yield from rows
     if device == "cuda":  # alone: they fill the device, or occupy it
         yield from _no_memory(scripts)
         yield _ended_by_a_signal(scripts)
+
+
+def _all_of(one: Callable[[Scripts], Iterator[Row]], scripts: Scripts) -> list[Row]:
+    rows = []
+    try:
+        rows += one(scripts)
+    except Exception as error:  # the others go on
+        rows.append(_row(one.__name__.strip("_"), False, repr(error)[:300]))
+    return rows
 
 
 def _forks(scripts: Scripts) -> Iterator[Row]:
@@ -254,13 +266,16 @@ def _recorded_of_workers(folder: Path) -> Row:
 def _traced(scripts: Scripts) -> Iterator[Row]:
     check = "synchronisations that Luff adds, counted in a trace"
     bare, watched, _ = scripts.both(TRACE)
-    if bare.returncode != 0 or not bare.stdout.startswith("["):
+    told = [
+        [line for line in one.stdout.splitlines() if line.startswith("[")][-1:] for one in (bare, watched)
+    ]
+    if bare.returncode != 0 or not told[0]:
         yield _row(check, None, f"there is no trace here: {bare.stderr[-200:]}")
         return
-    if watched.returncode != 0:
+    if watched.returncode != 0 or not told[1]:
         yield _row(check, False, watched.stderr[-300:])
         return
-    (kernels, before), (more_kernels, after) = json.loads(bare.stdout), json.loads(watched.stdout)
+    (kernels, before), (more_kernels, after) = json.loads(told[0][0]), json.loads(told[1][0])
     if not kernels:
         yield _row(check, None, "the trace has no kernels")
         return
@@ -286,9 +301,13 @@ def _broken(scripts: Scripts) -> Iterator[Row]:
 
 def _no_memory(scripts: Scripts) -> Iterator[Row]:
     """How many blocks of 64 MiB find room: fewer only by what Luff may hold."""
+    check = "the script runs out of memory where it does without Luff, MiB earlier"
     bare, watched, _ = scripts.both(NO_MEMORY)
-    if not (bare.stdout.strip().isdigit() and watched.stdout.strip().isdigit()):
-        yield _row("the script runs out of memory where it does without Luff", False, watched.stderr[-300:])
+    if not bare.stdout.strip().isdigit():
+        yield _row(check, None, f"it does not end well without Luff: {bare.stderr[-200:]}")
+        return
+    if not watched.stdout.strip().isdigit():
+        yield _row(check, False, watched.stderr[-300:])
         return
     fewer = int(bare.stdout) - int(watched.stdout)
     most = (512 >> 6) + 2  # the budget of staging memory, tables, and blocks that are cut differently
