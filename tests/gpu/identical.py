@@ -41,6 +41,7 @@ def _trained(
         whole = [*command, device, *options, *group, *names]
         started.append(subprocess.Popen(whole, cwd=folder, text=True, stdout=PIPE, stderr=PIPE))
     found: Outcomes = {}
+    misuse = ""
     for rank, process in enumerate(started):
         try:
             out, said = process.communicate(timeout=WITHIN_S)
@@ -52,8 +53,8 @@ def _trained(
             if not line.startswith("{"):
                 continue
             told = json.loads(line)
-            if told.get("misuse"):
-                said += f" {told['misuse']}"
+            if told.get("misuse"):  # of the double
+                misuse += told["misuse"]
             if "name" in told and rank == 0:
                 found[told["name"]] = told
             elif "name" in told:  # what the other ranks computed counts, too
@@ -67,6 +68,8 @@ def _trained(
                 mine = found.setdefault(name, {})
                 last = said.strip().splitlines()[-1:] or [f"ended with {process.returncode}"]
                 mine["error" if process.returncode != 0 else "said"] = last[0][-300:]
+    for name in names if misuse else []:
+        found[name] = {"error": misuse[:300]}
     return found
 
 
