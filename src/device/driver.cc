@@ -12,8 +12,8 @@ namespace {
 using GetProcAddress = Code (*)(const char*, void**, int, std::uint64_t);
 using GetProcAddress2 = Code (*)(const char*, void**, int, std::uint64_t, int*);
 
-/// Looks symbols up as the driver wants it: by name and version of its interface. Exported names are not asked
-/// for: some carry a version, and what carries a later one has arguments that this table does not know
+/// Looks symbols up as the driver wants it: by name and version of its interface. Exported names are not
+/// asked for: some carry a version, and what carries a later one has arguments that this table does not know
 /// (cuCtxGetDevice_v2 of CUDA 13). Only a driver that is too old to be used lacks that way; of it the version
 /// is still to be told.
 class Lookup {

@@ -29,7 +29,7 @@ def test_declarations_are_those_of_the_headers() -> None:
     for folder in headers():
         done = subprocess.run(
             [compiler, "-std=c++20", "-fsyntax-only", "-I", ROOT / "src", "-I", ROOT / "include", "-isystem", folder,
-             ROOT / "src/device/testing/interface.cc"],
+             ROOT / "tests/gpu/interface.cc"],
             capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
         assert done.returncode == 0, f"{folder}: {done.stderr[-2000:]}"
@@ -38,7 +38,7 @@ def test_declarations_are_those_of_the_headers() -> None:
 def test_every_function_is_compared() -> None:
     declared = (ROOT / "src/device/driver.h").read_text().split("struct Driver {", 1)[1].split("};", 1)[0]
     names = [line.split("(*", 1)[1].split(")", 1)[0] for line in declared.splitlines() if "Code (*" in line]
-    compared = (ROOT / "src/device/testing/interface.cc").read_text()
+    compared = (ROOT / "tests/gpu/interface.cc").read_text()
     assert len(names) > 30
     assert [name for name in names if f"LUFF_SAME({name}, " not in compared] == []
     assert [name for name in names if "Synchronize" in name or "HostFunc" in name or "Callback" in name] == []
