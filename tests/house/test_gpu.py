@@ -7,12 +7,16 @@ import json
 import os
 import subprocess
 import sys
+import time
 import zipfile
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+from devlib import gpu as gpu_verb  # noqa: E402
+
 PARTS = [
     "kernels",
     "values",
@@ -165,3 +169,28 @@ def test_what_luff_needs_of_that_python_is_named(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     assert "lacks ml_dtypes, which Luff needs" in done.stderr
+
+
+def test_what_a_part_that_is_late_has_printed_is_kept_and_its_jobs_end(tmp_path: Path) -> None:
+    script = tmp_path / "late.py"
+    script.write_text(
+        "import subprocess, sys, time\n"
+        'print(\'{"check": "first", "status": "passed"}\', flush=True)\n'
+        "job = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(300)'])\n"
+        f"open({str(tmp_path / 'pid')!r}, 'w').write(str(job.pid))\n"
+        "time.sleep(300)\n"
+    )
+    printed, broken = gpu_verb._outcome([sys.executable, str(script)], dict(os.environ), 5)
+    assert json.loads(printed) == {"check": "first", "status": "passed"}
+    assert broken == "not done in the time for all parts"
+    status = Path(f"/proc/{(tmp_path / 'pid').read_text()}/status")
+    until = time.monotonic() + 20
+    while status.exists() and "State:\tZ" not in status.read_text() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not status.exists() or "State:\tZ" in status.read_text()
+
+
+def test_a_part_that_says_nothing_is_a_failure() -> None:
+    assert gpu_verb._outcome(["/bin/sh", "-c", "exit 3"], dict(os.environ), 20) == ("", "ended with 3")
+    said = gpu_verb._outcome(["/bin/sh", "-c", "echo why >&2; exit 3"], dict(os.environ), 20)
+    assert said == ("", "why\n")
