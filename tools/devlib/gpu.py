@@ -30,7 +30,7 @@ PARTS = {
     "memory": "device memory beyond the budget, what is given back, a device that is full",
     "cost": "steps with Luff over steps without, and the host's time",
     "models": "the same of resnet50, and of transformers with 124 M and 1.3 G parameters",
-    "peers": "what Luff adds over what smdebug and wandb.watch add, where they can be imported",
+    "peers": "what Luff adds over what other tools add, of those that can be imported",
     "faults": "four programs with a fault are named as on the CPU, a healthy one is silent",
     "stop": "a loss that becomes NaN stops a job at most three steps later than on the CPU",
     "sanitizer": "the kernels under compute-sanitizer, where it is installed",
