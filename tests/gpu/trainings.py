@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import importlib
 import json
 import os
 import tempfile
@@ -464,10 +465,19 @@ def compiled_optimizer(of: Training) -> None:
 # ---- Several processes, or one that is a group ----
 
 
+def _fsdp() -> Any:
+    """The module of FSDP2: public from torch 2.6 on."""
+    import torch.distributed.fsdp as module
+
+    if hasattr(module, "fully_shard"):
+        return module
+    return importlib.import_module("torch.distributed._composable.fsdp")
+
+
 def _sharded(of: Training, **how: Any) -> None:
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
 
+    fully_shard = _fsdp().fully_shard
     model = net(of.device)
     mesh = init_device_mesh(of.device, (torch.distributed.get_world_size(),))
     for layer in (model[0], model[2]):  # type: ignore[index]
@@ -484,9 +494,7 @@ def fsdp(of: Training) -> None:
 
 @case(alone=1, only_cuda=True)
 def fsdp_offloaded(of: Training) -> None:
-    from torch.distributed.fsdp import CPUOffloadPolicy
-
-    _sharded(of, offload_policy=CPUOffloadPolicy())
+    _sharded(of, offload_policy=_fsdp().CPUOffloadPolicy())
 
 
 @case(alone=1)
