@@ -12,8 +12,10 @@ namespace {
 using GetProcAddress = Code (*)(const char*, void**, int, std::uint64_t);
 using GetProcAddress2 = Code (*)(const char*, void**, int, std::uint64_t, int*);
 
-/// Looks symbols up as the driver wants it: by name and version of its interface. An old driver has only its
-/// exported names, of which some carry the version.
+/// Looks symbols up as the driver wants it: by name and version of its interface. Exported names are not
+/// asked for: some carry a version, and what carries a later one has arguments that this table does not know
+/// (cuCtxGetDevice_v2 of CUDA 13). Only a driver that is too old to be used lacks that way; of it the version
+/// is still to be told.
 class Lookup {
  public:
   explicit Lookup(void* library)
@@ -22,18 +24,23 @@ class Lookup {
         older_(reinterpret_cast<GetProcAddress>(dlsym(library, "cuGetProcAddress"))) {}
 
   template <typename F>
-  void Find(const char* name, F** function, bool needed = true) {
+  void Find(const char* name, F** function) {
+    FindLater(name, kOldestDriver, function);
+    if (*function == nullptr && missing_.empty()) missing_ = name;
+  }
+  /// One that the path does without, of a later version of the interface.
+  template <typename F>
+  void FindLater(const char* name, int version, F** function) {
     void* found = nullptr;
     int status = 0;
     if (newer_ != nullptr) {
-      if (newer_(name, &found, kOldestDriver, 0, &status) != kSuccess) found = nullptr;
+      if (newer_(name, &found, version, 0, &status) != kSuccess) found = nullptr;
     } else if (older_ != nullptr) {
-      if (older_(name, &found, kOldestDriver, 0) != kSuccess) found = nullptr;
+      if (older_(name, &found, version, 0) != kSuccess) found = nullptr;
+    } else {
+      found = dlsym(library_, name);
     }
-    if (found == nullptr) found = dlsym(library_, (std::string(name) + "_v2").c_str());
-    if (found == nullptr) found = dlsym(library_, name);
     *function = reinterpret_cast<F*>(found);
-    if (found == nullptr && missing_.empty() && needed) missing_ = name;
   }
   [[nodiscard]] const std::string& missing() const noexcept { return missing_; }
 
@@ -68,7 +75,7 @@ FoundDriver FindDriver() {
   lookup.Find("cuGetErrorName", &driver->GetErrorName);
   lookup.Find("cuCtxGetCurrent", &driver->CtxGetCurrent);
   lookup.Find("cuCtxGetDevice", &driver->CtxGetDevice);
-  lookup.Find("cuCtxGetId", &driver->CtxGetId, false);
+  lookup.FindLater("cuCtxGetId", kContextsHaveNumbers, &driver->CtxGetId);
   lookup.Find("cuCtxPushCurrent", &driver->CtxPushCurrent);
   lookup.Find("cuCtxPopCurrent", &driver->CtxPopCurrent);
   lookup.Find("cuDeviceGet", &driver->DeviceGet);
@@ -118,7 +125,7 @@ bool IsSticky(Code error) noexcept {
   // Uncorrectable memory and link errors, then what kernels do: illegal address, timeout, assertion, hardware
   // stack, illegal instruction, misaligned address, invalid address space, invalid program counter, failed
   // launch.
-  static constexpr std::array kSticky = {214, 220, 226, 700, 702, 710, 714, 715, 716, 717, 718, 719};
+  static constexpr std::array kSticky = {214, 220, 226, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721};
   return std::find(kSticky.begin(), kSticky.end(), error) != kSticky.end();
 }
 

@@ -33,6 +33,7 @@ inline constexpr unsigned kHostPortable = 1;       // pinned memory that every c
 inline constexpr int kCaptureRelaxed = 2;  // of this thread's calls, while another thread captures a graph
 /// First driver whose memory pools and capture modes are used (CUDA 11.3).
 inline constexpr int kOldestDriver = 11030;
+inline constexpr int kContextsHaveNumbers = 12000;  // CtxGetId
 
 /// CUmemPoolProps.
 struct PoolProperties {

@@ -28,6 +28,7 @@ TEST(Driver, IsFoundOnceLoaded) {
   EXPECT_EQ(found.driver->DriverGetVersion(&version), kSuccess);
   EXPECT_EQ(version, 12040);
   EXPECT_EQ(found.driver->NameOf(700), "CUDA_ERROR_ILLEGAL_ADDRESS (700)");
+  EXPECT_NE(found.driver->CtxGetId, nullptr);  // asked for as of the interface that has it
 }
 
 TEST(Driver, EachFunctionMayBeMissing) {
@@ -61,7 +62,7 @@ TEST(Driver, OldOnesAreNamed) {
 }
 
 TEST(Driver, StickyErrors) {
-  for (const Code error : {700, 710, 716, 719, 214}) EXPECT_TRUE(IsSticky(error)) << error;
+  for (const Code error : {700, 710, 716, 719, 721, 214}) EXPECT_TRUE(IsSticky(error)) << error;
   for (const Code error : {0, 2, 4, 400, 600, 709}) EXPECT_FALSE(IsSticky(error)) << error;
 }
 

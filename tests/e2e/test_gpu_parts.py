@@ -91,3 +91,44 @@ def test_peers_that_cannot_be_imported_are_skipped(tmp_path: Path, monkeypatch: 
     assert row["value"] != 0
     assert closed == made
     assert [one.steps for one in made] == [30]
+
+
+def test_scripts_end_as_without_luff(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    harm = part_of("harm", monkeypatch)
+    rows = list(harm.harm(tmp_path, "cpu"))
+    assert len(rows) == 3
+    assert [row for row in rows if row["status"] != "passed"] == []
+
+
+def test_what_breaks_or_ends_otherwise_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    harm = part_of("harm", monkeypatch)
+    ended = harm.subprocess.CompletedProcess
+    assert harm._same(ended([], -6, "x", ""), ended([], 134, "x", "")) == (True, "")
+    good, told = harm._same(ended([], 0, "x", ""), ended([], 0, "y", "why"))
+    assert not good
+    assert "why" in told
+    assert harm._same(ended([], 0, "", ""), ended([], 3, "", ""))[0] is False
+
+    def breaks(_: object) -> None:
+        raise RuntimeError("no run")
+
+    (row,) = harm._all_of(breaks, None)
+    assert row["status"] == "failed"
+    assert "no run" in row["detail"]
+
+
+def test_ways_to_train_that_differ_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without Luff in one of two ways: bits differ, something was not recorded, or it does not train at all."""
+    pytest.importorskip("torch")
+    monkeypatch.setenv("LUFF_TRAININGS_ACCELERATORS", "0")
+    identical = part_of("identical", monkeypatch)
+    other = tmp_path / "other.py"
+    source = (HERE / "trainings.py").read_text().replace("torch.manual_seed(0)", "torch.manual_seed(1)", 1)
+    other.write_text(source)
+    rows = list(identical.identical(tmp_path / "1", "cpu", ["sgd"], [sys.executable, str(other)]))
+    assert [row["status"] for row in rows] == ["failed", "failed"]
+    assert "lacks" in rows[1]["detail"]
+    other.write_text("raise SystemExit('no device')")
+    (row,) = identical.identical(tmp_path / "2", "cpu", ["sgd"], [sys.executable, str(other)])
+    assert (row["status"], row["detail"]) == ("failed", "only watched: no device")

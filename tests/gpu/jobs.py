@@ -28,8 +28,8 @@ def _row(check: str, good: bool | None, detail: str = "", **more: Any) -> Row:
     return {"check": check, "status": status, "detail": detail, **more}
 
 
-def _luff_run(folder: Path, place: str, options: list[str], command: list[str]) -> str:
-    """Runs a job under `luff run`; returns what it printed as errors."""
+def _luff_run(folder: Path, place: str, options: list[str], command: list[str]) -> tuple[int, str]:
+    """Runs a job under `luff run`; returns how it ended, and what it printed as errors."""
     settings = folder / "luff.toml"
     settings.write_text(f"[capture]\naccelerators = {'true' if place == 'cuda' else 'false'}\n")
     beside = shutil.which("luff", path=str(Path(sys.executable).parent))
@@ -52,16 +52,18 @@ def _luff_run(folder: Path, place: str, options: list[str], command: list[str]) 
         [*whole, *command], cwd=folder, env=environment, capture_output=True, text=True, timeout=WITHIN_S,
         check=False,
     )  # fmt: skip
-    return done.stderr
+    return done.returncode, done.stderr
 
 
-def _named(folder: Path, place: str, program: str) -> tuple[list[str], str]:
-    """Returns the rules that said something of a program, and what it printed."""
+def _named(folder: Path, place: str, program: str) -> tuple[list[str], int, str]:
+    """Returns the rules that said something of a program, how it ended, and what it printed."""
     folder.mkdir(parents=True)
     found = folder / "findings"
-    said = _luff_run(folder, place, ["--findings", str(found)], [str(HERE / "fault.py"), program, place])
+    ended, said = _luff_run(
+        folder, place, ["--findings", str(found)], [str(HERE / "fault.py"), program, place]
+    )
     lines = found.read_text().splitlines() if found.exists() else []
-    return sorted({json.loads(line)["rule"] for line in lines if line.startswith("{")}), said
+    return sorted({json.loads(line)["rule"] for line in lines if line.startswith("{")}), ended, said
 
 
 def faults(
@@ -78,11 +80,12 @@ def faults(
         }
     for program, done in jobs.items():
         named = [job.result() for job in done]
-        rules = [rules for rules, _ in named]
+        rules = [rules for rules, _, _ in named]
         good = rules[1] == rules[0] and bool(rules[0]) == (program not in HEALTHY)
+        good = good and all(ended == 0 for _, ended, _ in named)  # what did not train is silent, too
         detail = f"{places[0]}: {rules[0]}, {places[1]}: {rules[1]}"
         if not good:
-            detail += " " + named[1][1][-300:]
+            detail += " " + named[1][2][-300:]
         yield _row(f"{program} is named as on the CPU" if rules[0] else f"{program} is silent", good, detail)
 
 
@@ -91,9 +94,8 @@ def stop(folder: Path, places: tuple[str, str] = ("cpu", "cuda")) -> Iterator[Ro
 
     def job(of: Path, place: str) -> str:
         of.mkdir()
-        return _luff_run(
-            of, place, ["--on-finding", "stop"], [str(HERE / "nan.py"), place, str(of / "steps")]
-        )
+        command = [str(HERE / "nan.py"), place, str(of / "steps")]
+        return _luff_run(of, place, ["--on-finding", "stop"], command)[1]
 
     with ThreadPoolExecutor(len(places)) as pool:
         folders = [folder / str(i) for i in range(len(places))]

@@ -40,6 +40,9 @@ CODES = {
 }
 CODES |= {"float16": 10, "float32": 12, "float64": 13, "complex64": 14, "complex128": 15}
 BFLOAT16 = 11
+NARROW = {"bfloat16": (BFLOAT16, 2), "float8_e4m3fn": (16, 1), "float8_e5m2": (17, 1)}
+LOOPS = np.dtype([("count", "u8", 8), ("stride", "i8", 8)])
+Strides = list[tuple[int, int]]  # elements and bytes between them, outermost first
 Row = dict[str, Any]
 Launch = tuple[str, int, np.ndarray]  # kernel, blocks, arguments
 
@@ -74,6 +77,12 @@ class Driver:
         self._taken.append(at.value)
         self("cuMemsetD8_v2", at, ctypes.c_ubyte(0), ctypes.c_size_t(max(size, 16)))
         return at.value
+
+    def free(self) -> int:
+        """Returns the bytes of device memory that are free."""
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        self("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+        return free.value
 
     def give_back(self) -> None:
         for at in self._taken:
@@ -119,20 +128,31 @@ class Driver:
 class Tables:
     """Statistics of tensors (address, elements, bytes of an element, code), ready to be launched."""
 
-    def __init__(self, driver: Driver, tensors: list[tuple[int, int, int, int]], *, histogram: bool = False):
+    def __init__(
+        self,
+        driver: Driver,
+        tensors: list[tuple[int, int, int, int]],
+        *,
+        histogram: bool = False,
+        strides: Strides | None = None,  # of all
+    ):
         rows, work, joined, partials = np.zeros(len(tensors), ROW), [], [], 0
         self._driver, self._count = driver, len(tensors)
         self.histogram = driver.take(4096 * 8) if histogram else 0
+        loops = np.zeros(1, LOOPS)
+        for level, (steps, apart) in enumerate(strides or []):
+            loops["count"][0, level], loops["stride"][0, level] = steps, apart
+        depth = len(strides or [])
         for i, (at, count, size, code) in enumerate(tensors):
-            lead = at % 16 // size
+            lead = 0 if depth or at % size else at % 16 // size
             chunks = max(1, -(-(count + lead) * size // CHUNK))
-            rows[i] = (at, count, 0, 0, self.histogram, partials, 0, i, 0, code, 0, 0, lead)
+            rows[i] = (at, count, 0, 0, self.histogram, partials, 0, i, 0, code, depth, 0, lead)
             work += [(i, chunk) for chunk in range(chunks)]
             if chunks > 1:
                 partials += chunks
                 joined.append(i)
         self.results = driver.take(self._count * STATISTICS.itemsize)
-        addresses = [driver.put(rows), 0, driver.put(np.array(work, "u4"))]
+        addresses = [driver.put(rows), driver.put(loops), driver.put(np.array(work, "u4"))]
         parts = driver.take(partials * STATISTICS.itemsize)
         name = "luff_forms" if histogram else "luff_statistics"
         self.launches: list[Launch] = [
@@ -158,7 +178,8 @@ def row(check: str, good: bool | None, detail: str = "", **more: Any) -> Row:
 def wrong_in(found: np.ndarray, data: np.ndarray) -> str:
     """Returns how statistics differ from those of the values in float64; "" if they do not."""
     values = np.abs(data.astype(np.complex128)) if data.dtype.kind == "c" else data
-    wide = values.astype(np.float64)
+    with np.errstate(invalid="ignore"):  # signalling NaN
+        wide = values.astype(np.float64)
     finite = np.isfinite(wide)
     kept, kind = wide[finite], values.dtype.kind
     total = np.abs(kept).sum()
@@ -187,7 +208,7 @@ def wrong_in(found: np.ndarray, data: np.ndarray) -> str:
     return "; ".join(wrong)
 
 
-def values(driver: Driver) -> Iterator[Row]:
+def values(driver: Driver, far: bool) -> Iterator[Row]:
     random = np.random.default_rng(1)
     for name, code in CODES.items():
         size = np.dtype(name).itemsize
@@ -210,6 +231,8 @@ def values(driver: Driver) -> Iterator[Row]:
         yield row(f"{name} against float64", not wrong, " | ".join(wrong))
         yield row(f"{name}: the same bits twice", first.tobytes() == again.tobytes())
         driver.give_back()
+    yield from narrow(driver, random)
+    yield from places(driver, random, far)
     data = random.standard_normal(300_001).astype(np.float32)
     tables = Tables(driver, [(driver.put(data), data.size, 4, CODES["float32"])], histogram=True)
     tables.run()
@@ -217,6 +240,73 @@ def values(driver: Driver) -> Iterator[Row]:
     good = bool((driver.get(tables.histogram, "u8", 4096) == bins).all())
     yield row("histogram of float32 against a count of bits", good)
     driver.give_back()
+
+
+def decoded(raw: np.ndarray, name: str) -> np.ndarray:
+    """Returns the numbers that bits of a type stand for which NumPy lacks."""
+    if name == "bfloat16":
+        return (raw.astype("u4") << 16).view("f4")
+    if name == "float8_e5m2":
+        return (raw.astype("u2") << 8).view("f2").astype("f4")
+    exponent, mantissa = (raw >> 3 & 15).astype("f4"), (raw & 7).astype("f4")
+    value = np.where(exponent > 0, 2 ** (exponent - 7) * (1 + mantissa / 8), 2.0**-6 * mantissa / 8)
+    value = np.where((raw & 0x7F) == 0x7F, np.nan, value)
+    return np.where(raw >> 7 == 1, -value, value).astype("f4")
+
+
+def narrow(driver: Driver, random: np.random.Generator) -> Iterator[Row]:
+    """Types that NumPy lacks: every kind of bits, NaN and infinities too."""
+    for name, (code, size) in NARROW.items():
+        wrong: list[str] = []
+        for count, shift in ((1000, 1), (3 * CHUNK // size + 5, 3)):
+            raw = random.integers(0, 1 << 8 * size, count).astype(f"u{size}")
+            if size == 2:  # within what float32 sums hold
+                raw = np.where((raw & 0x7F80) < 0x7F80, raw & 0xBFFF, raw).astype("u2")
+            at = driver.put(np.concatenate([np.zeros(shift, raw.dtype), raw])) + shift * size
+            tables = Tables(driver, [(at, count, size, code)])
+            tables.run()
+            wrong += filter(None, [wrong_in(tables.read()[0], decoded(raw, name))])
+        yield row(f"{name} against float64", not wrong, " | ".join(wrong))
+        driver.give_back()
+
+
+def places(driver: Driver, random: np.random.Generator, far: bool) -> Iterator[Row]:
+    """Memory that is not aligned, or has strides, or lies beyond 4 GiB."""
+    data = random.standard_normal(200_003).astype(np.float32)
+    raw = np.concatenate([np.zeros(1, "u1"), data.view("u1")])
+    tables = Tables(driver, [(driver.put(raw) + 1, data.size, 4, CODES["float32"])])
+    tables.run()
+    yield row("float32 at an odd address", *_good(wrong_in(tables.read()[0], data)))
+    matrix = data[:200_000].reshape(400, 500)
+    at = driver.put(matrix)
+    for check, part, strides in (
+        ("a transposed matrix", matrix.T, [(500, 4), (400, 2000)]),
+        ("every third column", matrix[:, ::3], [(400, 2000), (167, 12)]),
+    ):
+        tables = Tables(driver, [(at, part.size, 4, CODES["float32"])], strides=strides)
+        tables.run()
+        yield row(check, *_good(wrong_in(tables.read()[0], np.ascontiguousarray(part))))
+    driver.give_back()
+    if not far:
+        return
+    size, check = (4 << 30) + (300 << 20) + 5, "elements beyond 4 GiB"
+    if driver.free() < size + (512 << 20):
+        yield row(check, None, "too little device memory is free")
+        return
+    at = driver.take(size)
+    driver("cuMemsetD8_v2", ctypes.c_uint64(at), ctypes.c_ubyte(1), ctypes.c_size_t(size))
+    driver("cuMemsetD8_v2", ctypes.c_uint64(at + size - 1), ctypes.c_ubyte(7), ctypes.c_size_t(1))
+    tables = Tables(driver, [(at, size, 1, CODES["uint8"])])
+    tables.run()
+    found = tables.read()[0]
+    good = (found["count"], found["max"], found["min"], found["zeros"]) == (size, 7, 1, 0)
+    good = good and abs(found["sum"] - (size + 6)) <= 1e-6 * size
+    yield row(check, bool(good), str(found))
+    driver.give_back()
+
+
+def _good(wrong: str) -> tuple[bool, str]:
+    return not wrong, wrong
 
 
 def gates(driver: Driver, size: int, repeats: int) -> Iterator[Row]:
@@ -311,7 +401,7 @@ def main() -> int:
         print(json.dumps(row("a GPU", None, str(why))))
         return 0
     failed = False
-    for found in values(driver):
+    for found in values(driver, args.gigabytes > 0):
         failed |= found["status"] == "failed"
         print(json.dumps(found), flush=True)
     if args.gigabytes:

@@ -1,6 +1,6 @@
 """What other tools add to a step on a GPU, beside Luff in the same process; those that can be imported.
 
-Of smdebug and wandb; trainscope and nvinspect are not measured here.
+Each takes statistics of weights and gradients at every step, as far as it can, and writes them to files.
 """
 
 from __future__ import annotations
@@ -52,7 +52,69 @@ class SmDebugHook:
         self._hook.close()
 
 
-PEERS: dict[str, Callable[[nn.Module, Path], Any]] = {"smdebug": SmDebugHook, "wandb": WandbWatch}
+class TrainScopeStep:
+    """trainscope's metrics of every step, without what it does every fifth and every fiftieth."""
+
+    def __init__(self, model: nn.Module, folder: Path) -> None:
+        trainscope: Any = importlib.import_module("trainscope")
+        config = trainscope.TrainScopeConfig(
+            run_dir=str(folder / "trainscope"), run_name="run", histogram_every_n_steps=1 << 30,
+            activation_metrics_every_n_steps=1 << 30,
+        )  # fmt: skip
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)  # it reads the rate
+        self._scope = trainscope.TrainScope(model, optimizer, config=config).attach()
+
+    def after_step(self) -> None:
+        self._scope.step(1.0)
+
+    def close(self) -> None:
+        self._scope.detach()
+
+
+INSPECT = """
+luff:
+  enabled: True
+  layers:
+    layer_name_regex_pattern: .*
+  LogTensorStats:
+    enabled: True
+    tensors_struct:
+      - tensor: weight
+        stats: [min, max, mean, std, l1_norm, l2_norm]
+        freq: 1
+      - tensor: gradient
+        stats: [min, max, mean, std, l1_norm, l2_norm]
+        freq: 1
+"""
+
+
+class InspectStatistics:
+    """Six statistics of nvdlfw-inspect of each weight and gradient at every step."""
+
+    def __init__(self, model: nn.Module, folder: Path) -> None:
+        self._api: Any = importlib.import_module("nvdlfw_inspect.api")
+        settings = folder / "inspect.yaml"
+        settings.write_text(INSPECT)
+        self._api.initialize(config_file=str(settings), log_dir=str(folder))
+        self._model = model
+
+    def after_step(self) -> None:
+        for name, parameter in self._model.named_parameters():
+            given = {"skip_reduction": True}
+            self._api.log_tensor_stats(name, tensor=parameter.detach(), tensor_name="weight", **given)
+            self._api.log_tensor_stats(name, tensor=parameter.grad, tensor_name="gradient", **given)
+        self._api.step()
+
+    def close(self) -> None:
+        self._api.end_debug()
+
+
+PEERS: dict[str, Callable[[nn.Module, Path], Any]] = {
+    "smdebug": SmDebugHook,
+    "wandb": WandbWatch,
+    "trainscope": TrainScopeStep,
+    "nvdlfw_inspect": InspectStatistics,
+}
 
 
 def trainer(device: str, width: int) -> tuple[nn.Module, Callable[[], None]]:

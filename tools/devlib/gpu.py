@@ -3,12 +3,17 @@
 Without a GPU it says so, and everything is skipped.
 """
 
+import datetime as dt
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import tempfile
 import time
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from devlib.term import ROOT, Failed, say
@@ -19,20 +24,28 @@ PARTS = {
     "values": "statistics of each dtype against float64, and the same bits twice",
     "forms": "raw values, histograms and other forms against a training on the CPU",
     "samples": "samples and hashes of batches against the tensors of the script",
-    "identical": "trainings with and without Luff: same bits, same memory, no synchronisation",
+    "identical": "ways to train, with and without Luff: same bits, same memory, recorded as it was",
+    "harm": "scripts end as without Luff: synchronisations, forks, signals, broken contexts, no memory",
+    "frameworks": "JAX and TensorFlow, where they are installed for the GPU, with and without Luff",
     "memory": "device memory beyond the budget, what is given back, a device that is full",
     "cost": "steps with Luff over steps without, and the host's time",
     "models": "the same of resnet50, and of transformers with 124 M and 1.3 G parameters",
-    "peers": "what Luff adds over what smdebug and wandb.watch add, where they can be imported",
+    "peers": "what Luff adds over what other tools add, of those that can be imported",
     "faults": "four programs with a fault are named as on the CPU, a healthy one is silent",
     "stop": "a loss that becomes NaN stops a job at most three steps later than on the CPU",
     "sanitizer": "the kernels under compute-sanitizer, where it is installed",
 }
+#: Parts that measure no time and fill no memory: several at once.
+BESIDE = ("values", "forms", "samples", "identical", "frameworks", "faults", "stop")
 LIMIT_S = 480
-FACTS = (
-    "import json, torch; print(json.dumps([torch.__version__, torch.version.cuda, torch.cuda.is_available(),"
-    " torch.cuda.get_device_name(0) if torch.cuda.is_available() else '']))"
-)
+#: What torch says, what Luff needs and this Python lacks, and of which version it is.
+FACTS = """
+import importlib.util, json, sys, torch
+there = torch.cuda.is_available()
+missing = [name for name in ("numpy", "ml_dtypes") if importlib.util.find_spec(name) is None]
+print(json.dumps([torch.__version__, torch.version.cuda, there, torch.cuda.get_device_name(0) if there else "",
+                  missing, "cp%d%d" % sys.version_info[:2]]))
+"""
 
 
 def gpu_arguments(parser):
@@ -41,6 +54,13 @@ def gpu_arguments(parser):
     )
     parser.add_argument(
         "--python", default="", help="a Python with torch for CUDA (default: one that is found)"
+    )
+    parser.add_argument(
+        "--wheel", type=Path, metavar="PATH",
+        help="a wheel of Luff for that Python, or a folder of wheels, instead of building here",
+    )  # fmt: skip
+    parser.add_argument(
+        "--minutes", type=float, default=LIMIT_S / 60, help="for all parts (default: %(default)g)"
     )
     parser.add_argument("--out", type=Path, metavar="FILE", help="also write the outcomes as JSON")
 
@@ -51,17 +71,45 @@ def gpu_main(args):
     if unknown:
         raise Failed(f"no part {', '.join(unknown)}; there are: {', '.join(PARTS)}")
     python, facts, why = _python(args.python)
+    rows = []
+    about = {"device": None, "torch": None}
     if python is None:
-        rows = [{"part": part, "check": PARTS[part], "status": "skipped", "detail": why} for part in wanted]
+        rows += [{"part": part, "check": PARTS[part], "status": "skipped", "detail": why} for part in wanted]
+        _write(args.out, about, rows)
     else:
         say(f"{facts[3]}, torch {facts[0]}, CUDA {facts[1]}: {python}")
-        rows = _run(python, _built(python), wanted)
+        if facts[4]:
+            raise Failed(f"{python} lacks {' and '.join(facts[4])}, which Luff needs: install them there")
+        environment = _unpacked(args.wheel, facts[5]) if args.wheel else _built(python)
+        about = _about(facts)
+        try:
+            _run(python, environment, wanted, args.minutes * 60, rows, lambda: _write(args.out, about, rows))
+        finally:  # also of a run that is interrupted
+            _write(args.out, about, rows)
     _table(rows)
-    if args.out:
-        args.out.write_text(
-            json.dumps({"device": facts[3] if facts else None, "torch": facts, "rows": rows}, indent=1)
-        )
     return 1 if any(row["status"] == "failed" for row in rows) else 0
+
+
+def _write(out, about, rows):
+    if out:
+        out.write_text(json.dumps(about | {"rows": rows}, indent=1))
+
+
+def _about(facts):
+    """What outcomes are worth nothing without."""
+    try:
+        query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+        said = subprocess.run(query, capture_output=True, text=True, timeout=30, check=False).stdout
+        driver = said.split("\n")[0].strip()
+    except (OSError, subprocess.TimeoutExpired):
+        driver = ""
+    return {
+        "device": facts[3],
+        "torch": facts[:4],
+        "driver": driver,
+        "python": facts[5],
+        "date": dt.datetime.now(dt.timezone.utc).date().isoformat(),
+    }
 
 
 def _python(given):
@@ -88,7 +136,7 @@ def _python(given):
 
 
 def _built(python):
-    """The folder of a Luff built for this Python, without network."""
+    """Builds Luff for this Python, without network; returns what a process needs to use it."""
     folder = ROOT / "build" / "gpu"
     commands = [
         ["cmake", "-S", ROOT, "-B", folder, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", "-DLUFF_PYTHON=ON",
@@ -96,47 +144,111 @@ def _built(python):
         ["cmake", "--build", folder, "--target", "_core", "luff"],
     ]  # fmt: skip
     for command in commands:
-        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
-        if done.returncode != 0:
+        try:
+            done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+            said = "" if done.returncode == 0 else (done.stdout + done.stderr)[-2000:]
+        except OSError as error:
+            said = str(error)
+        if said:
             raise Failed(
-                f"Luff cannot be built for {python} (it needs the packages of system-packages.txt, and nanobind in"
-                f" this Python):\n{(done.stdout + done.stderr)[-2000:]}"
+                f"Luff cannot be built for {python}: it needs the packages of system-packages.txt, and nanobind in"
+                " this Python. Where they cannot be had, make a wheel elsewhere (./dev wheel --only 3.12), bring it,"
+                f" and name it: --wheel FILE\n{said}"
             )
-    return folder
+    return _environment(folder / "python", folder / "src/cli/luff")
 
 
-def _run(python, folder, parts):
-    environment = os.environ | {
-        "PYTHONPATH": str(folder / "python"),
-        "LUFF_EXECUTABLE": str(folder / "src/cli/luff"),
-        "LUFF_BOOTSTRAP": str(folder / "python/luff/_bootstrap"),  # for `luff run`, which stands elsewhere
+def _unpacked(path, tag):
+    """Unpacks a wheel for a Python; returns what a process needs to use it."""
+    wheels = sorted(path.glob("*.whl")) if path.is_dir() else [path]
+    fitting = [wheel for wheel in wheels if wheel.name.startswith("luff-") and f"-{tag}-" in wheel.name]
+    if not fitting:
+        names = ", ".join(wheel.name for wheel in wheels) or "no wheel"
+        raise Failed(f"{path}: no wheel of Luff for {tag}, there is {names}: ./dev wheel makes them")
+    folder = ROOT / "build" / "gpu-wheel"
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        with zipfile.ZipFile(fitting[-1]) as wheel:
+            wheel.extractall(folder)
+    except (OSError, zipfile.BadZipFile) as error:
+        raise Failed(f"{fitting[-1]} cannot be unpacked: {error}") from error
+    commands = sorted(folder.glob("luff-*.data/scripts/luff"))
+    if not commands:
+        raise Failed(f"{fitting[-1]} has no command `luff`")
+    commands[0].chmod(0o755)
+    return _environment(folder, commands[0])
+
+
+def _environment(package, command):
+    path = os.pathsep.join(filter(None, [str(package), os.environ.get("PYTHONPATH", "")]))
+    return os.environ | {
+        "PYTHONPATH": path,
+        "LUFF_EXECUTABLE": str(command),
+        "LUFF_BOOTSTRAP": str(package / "luff/_bootstrap"),  # for `luff run`, which stands elsewhere
     }
-    rows = []
-    until = time.monotonic() + LIMIT_S
+
+
+def _run(python, environment, parts, limit_s, rows, written):
+    """Runs the parts, and adds their outcomes to the rows as they come."""
+    until = time.monotonic() + limit_s
+    beside = [part for part in parts if part in BESIDE]
+    with ThreadPoolExecutor(min(3, max(1, (os.cpu_count() or 1) // 4))) as pool:
+        jobs = [pool.submit(_part, python, environment, part, until) for part in beside]
+        for job in jobs:
+            rows += job.result()
+            written()
     for part in parts:
-        command = [SCRIPTS / "kernels.py"] if part == "kernels" else [SCRIPTS / "parts.py", part]
-        out, broken = _outcome([python, *map(str, command)], environment, max(until - time.monotonic(), 1))
-        found = [{"part": part} | json.loads(line) for line in out.splitlines() if line.startswith("{")]
-        if broken or not found:
-            detail = broken or "said nothing"
-            found.append({"part": part, "check": PARTS[part], "status": "failed", "detail": detail})
-        rows += found
-    return rows
+        if part not in BESIDE:
+            rows += _part(python, environment, part, until)
+            written()
+    rows.sort(key=lambda row: parts.index(row["part"]))
+
+
+def _part(python, environment, part, until):
+    began = time.monotonic()
+    if began > until:
+        return [{"part": part, "check": PARTS[part], "status": "skipped", "detail": "no time was left"}]
+    command = [SCRIPTS / "kernels.py"] if part == "kernels" else [SCRIPTS / "parts.py", part]
+    out, broken = _outcome([python, *map(str, command)], environment, until - began)
+    found = [{"part": part} | json.loads(line) for line in out.splitlines() if line.startswith("{")]
+    if broken or not found:
+        detail = broken or "said nothing"
+        found.append({"part": part, "check": PARTS[part], "status": "failed", "detail": detail})
+    say(f"{part}: {len(found)} checks in {time.monotonic() - began:.0f} s")
+    return found
 
 
 def _outcome(command, environment, limit_s):
     """What a script printed, and why it did not end well; "" if it did."""
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as said:
+        process = subprocess.Popen(
+            command, env=environment, stdout=out, stderr=said, start_new_session=True
+        )  # a group of its own: the jobs that a part starts end with it
+        late = False
+        try:
+            process.wait(timeout=max(limit_s, 1))
+        except subprocess.TimeoutExpired:
+            late = True
+        finally:
+            _end(process)
+        out.seek(0)
+        said.seek(0)
+        printed, errors = out.read(), said.read()
+    if late:
+        return printed, "not done in the time for all parts"
+    failed = any('"failed"' in line for line in printed.splitlines())
+    if process.returncode == 0 or failed:
+        return printed, ""
+    return printed, errors[-500:] or f"ended with {process.returncode}"
+
+
+def _end(process):
+    """Ends what is left of a process's group."""
     try:
-        done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=limit_s, check=False
-        )
-    except subprocess.TimeoutExpired as late:
-        out = late.stdout or ""
-        return out.decode() if isinstance(
-            out, bytes
-        ) else out, f"not done in time, of {LIMIT_S} s for all parts"
-    failed = any('"failed"' in line for line in done.stdout.splitlines())
-    return done.stdout, "" if done.returncode == 0 or failed else done.stderr[-500:]
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    process.wait()
 
 
 def _table(rows):
@@ -144,7 +256,7 @@ def _table(rows):
     for row in rows:
         figure = f"{row['value']:.3f}" if "value" in row else ""
         gate = f"(limit {row['gate']})" if "gate" in row else ""
-        detail = row.get("detail", "") if row["status"] != "passed" else ""
+        detail = " ".join(row.get("detail", "").split()) if row["status"] != "passed" else ""
         say(
             f"{row['part']:<10} {row['check']:<{width}}  {row['status']:<8} {figure} {gate} {detail}".rstrip()
         )

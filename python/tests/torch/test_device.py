@@ -5,12 +5,14 @@ the CPU, by the calls for accelerators, and each thing that cannot be read is a 
 from __future__ import annotations
 
 import gc
+import importlib
 
 import cases
 import numpy as np
 import pytest
 import torch
 from fake_session import DEFAULT_ROLES, FakeSession
+from host_reads import HostReads
 from luff._codes import GapReason, Mode, Phase, Role
 from luff.torch.capture import _device
 from luff.torch.capture._device import DeviceRows, DeviceScalar, is_on_device, record_number, scalar_of
@@ -43,9 +45,12 @@ def on_device(monkeypatch):
         here = property(lambda t: bool(cpu.__get__(t)) and not there(t))
         monkeypatch.setattr(torch.Tensor, "is_cpu", here, raising=False)
         monkeypatch.setattr(torch.Tensor, "get_device", lambda t: 0, raising=False)
+        reads.begin(lambda where, name, value: monkeypatch.setattr(where, name, value, raising=False))
 
+    reads = HostReads()
     yield begin
     monkeypatch.undo()
+    assert reads.found == []
 
 
 def recorded(session):
@@ -328,6 +333,29 @@ def test_sparse_gradients_are_gaps(watched, on_device):
     model(torch.tensor([[1, 2]])).sum().backward()
     optimizer.step()
     assert ("gradient/EmbeddingBag_weight", UNSUPPORTED) in session.steps[0].gaps
+
+
+def test_a_read_by_the_host_is_noticed(on_device, monkeypatch):
+    from luff.torch.evidence import _kept_gradients, _padding
+
+    tensor = torch.ones(3)
+    monkeypatch.setattr(torch.Tensor, "is_cuda", property(lambda t: True), raising=False)
+    reads = HostReads()
+    reads.begin(monkeypatch.setattr)
+    _padding.array_view(tensor, np.float32)
+    _kept_gradients.ctypes.string_at(tensor.data_ptr(), 12)
+    where = "luff.torch.evidence._padding", "luff.torch.evidence._kept_gradients"
+    assert reads.found == [f"{where[0]} reads (3,)", f"{where[1]} reads 12 bytes"]
+
+
+@pytest.mark.parametrize("evidence", ["_causal", "_padding"])
+def test_ids_that_move_to_an_accelerator_are_not_read(evidence, on_device):
+    module = importlib.import_module(f"luff.torch.evidence.{evidence}")
+    ids = torch.tensor([[1, 2, 0, 0], [1, 0, 0, 0], [1, 2, 3, 0], [1, 1, 1, 1]])
+    read = module._ids if evidence == "_causal" else lambda t: module._lengths(nn.Embedding(4, 2), t)
+    assert read(ids) is not None
+    on_device()
+    assert read(ids) is None
 
 
 def test_nothing_is_read_as_if_it_were_on_the_cpu(on_device):

@@ -5,6 +5,7 @@ tensors of the CPU that say they were on device 0. And what happens where there 
 from __future__ import annotations
 
 import gzip
+import importlib
 import json
 import os
 import shutil
@@ -171,6 +172,59 @@ def test_parts_that_run_on_a_gpu(tmp_path, part):
     assert out[1] == ""
     assert len(out[0]) > 2
     assert [row for row in out[0] if row["status"] != "passed"] == []
+
+
+@needs_double
+def test_the_kernels_alone():
+    """`tests/gpu/kernels.py`, whose gates mean nothing here."""
+    command = [sys.executable, str(ROOT / "tests/gpu/kernels.py"), "--library", str(DOUBLE)]
+    command += ["--gigabytes", "0.001", "--repeats", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    values = [row for row in rows if "gate" not in row]
+    assert [row for row in values if row["status"] == "failed"] == [], done.stderr
+    assert sum(row["status"] == "passed" for row in values) == 2 * 14 + 3 + 3 + 1
+    gates = [row["check"] for row in rows if "gate" in row]
+    assert len(gates) == 3, rows
+    assert all(row["value"] > 0 for row in rows if "gate" in row)
+
+
+def ways(tmp_path, monkeypatch, names):
+    """Trains in each of these ways on the CPU, and watched on the double; returns what differs, and what was tried."""
+    monkeypatch.syspath_prepend(str(ROOT / "tests/gpu"))
+    monkeypatch.delitem(sys.modules, "identical", raising=False)
+    identical = importlib.import_module("identical")
+    command = [sys.executable, str(ROOT / "tests/gpu/on_double.py"), str(DOUBLE)]
+    rows = list(identical.identical(tmp_path, "cpu", names, command))
+    return [row for row in rows if row["status"] != "passed"], rows
+
+
+@needs_double
+def test_ways_to_train(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "tests/gpu"))
+    trainings = importlib.import_module("trainings")
+    left_out = trainings.ONLY_CUDA | set(trainings.ALONE) | trainings.COMPILED
+    names = [name for name in trainings.CASES if name not in left_out]
+    wrong, rows = ways(tmp_path, monkeypatch, names)
+    assert wrong == []
+    assert len(rows) == 2 * len(names) > 30
+
+
+@needs_double
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["fsdp", pytest.param("ddp", marks=pytest.mark.thorough), "ddp_of_two"])
+def test_ways_to_train_in_a_group(tmp_path, monkeypatch, name):
+    wrong, rows = ways(tmp_path, monkeypatch, [name])
+    assert wrong == []
+    assert len(rows) == 2
+
+
+@needs_double
+@pytest.mark.thorough
+def test_compiled_ways_to_train(tmp_path, monkeypatch):
+    wrong, rows = ways(tmp_path, monkeypatch, ["compiled", "compiled_optimizer"])
+    assert wrong == []
+    assert len(rows) == 3
 
 
 #: Trains a classifier with an evaluation, with all that the rules ask for.
@@ -383,6 +437,25 @@ def test_tensors_of_a_device_without_driver_are_gaps(tmp_path):
 def test_a_training_on_the_cpu_loads_nothing_and_starts_nothing(on_the_cpu):
     assert on_the_cpu["after_import"] == on_the_cpu["after_training"] == []
     assert "luff-device" not in on_the_cpu["threads"]
+
+
+def test_devices_that_are_hidden_are_not_looked_for(tmp_path):
+    out = run(
+        tmp_path,
+        """
+        result = train()
+        result["loaded"] = loaded()
+        tasks = __import__("pathlib").Path("/proc/self/task")
+        result["threads"] = [task.read_text().strip() for task in tasks.glob("*/comm")]
+        print(json.dumps(result))
+        """,
+        CUDA_VISIBLE_DEVICES="",
+    )
+    assert len(out["losses"]) == 12
+    assert out["loaded"] == []
+    assert "luff-device" not in out["threads"]
+    trial = luff.open_trial(tmp_path / "run")
+    assert trial.tensor(trial_name(trial, "0.weight")).steps() == list(range(12))
 
 
 def test_a_broken_driver_library_is_not_opened(tmp_path):

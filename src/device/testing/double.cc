@@ -334,9 +334,10 @@ void ReleaseQueries() {
 }  // namespace luff::device::testing
 
 extern "C" {
-__attribute__((visibility("default"))) int cuGetProcAddress_v2(const char* name, void** function, int,
+__attribute__((visibility("default"))) int cuGetProcAddress_v2(const char* name, void** function, int version,
                                                                std::uint64_t, int* status) {
-  *function = luff::device::testing::FindFunction(name);
+  const bool known = version >= 12000 || std::strcmp(name, "cuCtxGetId") != 0;  // not in earlier interfaces
+  *function = known ? luff::device::testing::FindFunction(name) : nullptr;
   if (status != nullptr) *status = *function == nullptr ? 1 : 0;
   return *function == nullptr ? 500 : 0;
 }

@@ -124,7 +124,8 @@ Code ModuleUnload(Module module) {
 
 Code ModuleGetFunction(Function* function, Module, const char* name) {
   if (const Code error = Fate(); error != kSuccess) return error;
-  static std::array<FunctionTag, 5> functions = {{{kStatisticsKernel, sizeof(StatisticsArguments)},
+  static std::array<FunctionTag, 6> functions = {{{kReadKernel, sizeof(ReadArguments)},
+                                                  {kStatisticsKernel, sizeof(StatisticsArguments)},
                                                   {kFormsKernel, sizeof(StatisticsArguments)},
                                                   {kReduceKernel, sizeof(ReduceArguments)},
                                                   {kUnitsKernel, sizeof(UnitsArguments)},

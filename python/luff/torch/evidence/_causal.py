@@ -113,8 +113,10 @@ class Causal(Asked):
 
 
 def _ids(tensor: Any) -> Ids | None:
-    """Returns the memory of ids as an array; None if there is none."""
-    return array_view(tensor, _KINDS[tensor.dtype]) if address_of(tensor) and tensor.numel() else None
+    """Returns the memory of ids as an array; None if there is none, or it has moved to an accelerator since."""
+    if not is_readable(tensor) or not address_of(tensor) or not tensor.numel():
+        return None
+    return array_view(tensor, _KINDS[tensor.dtype])
 
 
 def matched(given: Any, target: Any) -> tuple[int, Ids, bool] | None:

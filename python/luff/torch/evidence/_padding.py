@@ -94,7 +94,7 @@ class Padding(AskedOfCalls):
 
 def _lengths(model: Any, ids: Any) -> list[int] | None:
     """Returns the rows' lengths without padding; None if they are not padded."""
-    if ids.numel() > _MOST_IDS or not address_of(ids):
+    if ids.numel() > _MOST_IDS or not is_readable(ids) or not address_of(ids):  # it may have moved since
         return None
     known = {0}
     for module in model.modules():
