@@ -3,7 +3,8 @@
     list                        lists operators, and counts programs and mutants
     show PROGRAM OPERATOR       prints the diff of a mutant
     train DIR                   trains each under a plain `luff run`, keeps the runs and scores in DIR
-    judge DIR [--apart]         judges kept runs with today's rules; --apart: the half that is kept apart, as sums only
+    judge DIR                   judges kept runs with today's rules: each of the half to develop on
+    judge DIR --apart           all of them, as sums only, by half and by rule, and whether the goals are met
     keep [DIR]                  trains a few small ones and packs their runs into DIR (testdata/mutants)
 
 `--program`, `--operator`, `--develop` and `--share N` (one of N, by a hash; `N:K` is the K-th such choice, K below N)
@@ -22,9 +23,10 @@ from pathlib import Path
 from _gates import luff_command
 
 from mutants.halves import ORIGINAL, all_mutants, half, mutate, programs
-from mutants.judge import judge, table
+from mutants.judge import judge
 from mutants.kept import keep
 from mutants.operators import OPERATORS
+from mutants.tables import each, halves, sums
 from mutants.training import ROOT, SEEDS, interpreter, needed, train
 
 
@@ -71,8 +73,9 @@ def main() -> None:
         )
         return
     if options.command == "judge":
-        table(judge(options.luff, Path(options.rest[0]), apart=options.apart), apart=options.apart)
-        return
+        rows = judge(options.luff, Path(options.rest[0]), apart=options.apart)
+        halves(rows)
+        sys.exit(sums(rows) if options.apart else each(rows))
     if options.command == "keep":
         keep(options.luff, Path(options.rest[0]) if options.rest else ROOT / "testdata" / "mutants")
         return

@@ -8,8 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from faultbench.score import wilson
-
 from mutants import training
 from mutants.halves import ORIGINAL
 from mutants.operators import OPERATORS
@@ -71,7 +69,7 @@ def judged(luff: str, folder: Path, base: list[float]) -> dict[str, Any]:
 
 
 def judge(luff: str, root: Path, *, apart: bool) -> list[dict[str, Any]]:
-    """Judges all kept runs in a folder: those of the half to develop on, or of the half that is kept apart."""
+    """Judges all kept runs in a folder: those of the half to develop on, and, if asked for, what is kept apart."""
     kept = {path.parent: json.loads(path.read_text()) for path in sorted(root.glob("*/mutant.json"))}
     scores: dict[str, list[float]] = {}
     for about in kept.values():
@@ -80,51 +78,7 @@ def judge(luff: str, root: Path, *, apart: bool) -> list[dict[str, Any]]:
     wanted = [
         (folder, scores[about["program"]])
         for folder, about in kept.items()
-        if (about["half"] != "develop") == apart and about["seed"] == 0 and about["program"] in scores
+        if (apart or about["half"] == "develop") and about["seed"] == 0 and about["program"] in scores
     ]
     with ThreadPoolExecutor(2) as pool:
         return list(pool.map(lambda one: judged(luff, *one), wanted))
-
-
-def share(hits: int, n: int) -> str:
-    """Returns the share of hits as text, with Wilson's interval of 95 %."""
-    if n == 0:
-        return "-"
-    low, high = wilson(hits / n, n)
-    return f"{hits} of {n}, {hits / n:.0%} ({low:.0%} to {high:.0%})"
-
-
-def table(rows: list[dict[str, Any]], *, apart: bool) -> None:
-    """Prints the sums by half; of the half to develop on, also each operator and what was said of it otherwise."""
-    print(
-        "| half | named | first alert right | headline right | remedy right | healthy with an alarm |\n"
-        "| --- | --- | --- | --- | --- | --- |"
-    )
-    kept = [row for row in rows if not row["dropped"]]
-    for half in ("develop", "program", "operator", "both"):
-        own = [row for row in kept if row["half"] == half]
-        faults, quiet = [r for r in own if r["fault"]], [r for r in own if not r["fault"]]
-        if own:
-            keys = ("named", "first", "headline", "remedy")
-            cells = [share(sum(r[key] for r in faults), len(faults)) for key in keys]
-            print(f"| {half} | {' | '.join(cells)} | {share(sum(r['alarm'] for r in quiet), len(quiet))} |")
-    reasons = sorted({row["dropped"] for row in rows} - {""})
-    print("\ndropped: " + ", ".join(f"{sum(r['dropped'] == why for r in rows)} {why}" for why in reasons))
-    if apart:
-        return
-    print("\n| operator | mutants | named | first | otherwise said |\n| --- | --- | --- | --- | --- |")
-    for operator in sorted({row["operator"] for row in kept}):
-        own = [row for row in kept if row["operator"] == operator]
-        others = sorted({rule for row in own if not (row["fault"] and row["named"]) for rule in row["rules"]})
-        print(
-            f"| {operator} | {len(own)} | {sum(r['named'] for r in own)} | {sum(r['first'] for r in own)} | "
-            f"{', '.join(others) or 'nothing'} |"
-        )
-    for row in kept:
-        wrong = [key for key in ("headline", "remedy") if row["fault"] and row["named"] and not row[key]]
-        if wrong:
-            print(f"wrong {' and '.join(wrong)}: {row['program']} {row['operator']}: {row['rules']}")
-        if (row["fault"] and not row["named"]) or (not row["fault"] and row["alarm"]):
-            print(
-                f"{'missed' if row['fault'] else 'alarm'}: {row['program']} {row['operator']}: {row['rules']}"
-            )

@@ -168,6 +168,10 @@ constexpr std::array kConsequences = std::to_array<Consequence>({
     // Decay cannot move weights by more than their size: a rate that does also decays too fast.
     {"WeightUpdateRatio", "thrown", "RegularizationDominates", ""},
     {"WeightUpdateRatio", "overwritten", "RegularizationDominates", ""},
+    {"WeightUpdateRatio", "leaps", "RegularizationDominates", ""},
+    // Units that die after an update that moved all weights too far died of it.
+    {"WeightUpdateRatio", "leaps", "DeadRelu", ""},
+    {"WeightUpdateRatio", "thrown", "DeadRelu", ""},
     // A loss that is scaled to nothing leaves weight decay alone, and Adam its eps; updates are small then.
     {"WeightUpdateRatio", "faint", "RegularizationDominates", "shrinkage"},
     {"WeightUpdateRatio", "faint", "WeightUpdateRatio", "damped"},

@@ -145,6 +145,15 @@ TEST(Grouping, ARateThatThrowsTheWeights_LeadsTheDecayThatItMakesTooStrong) {
   EXPECT_EQ(LeaderOf(Caused("WeightUpdateRatio", "large", 33), std::vector{shrinkage}), shrinkage.id);
 }
 
+TEST(Grouping, UnitsThatDieAfterARateThatIsFarTooHigh_FollowFromIt) {
+  for (const char* cause : {"leaps", "thrown"}) {
+    const Finding rate = Caused("WeightUpdateRatio", cause, 2);
+    EXPECT_EQ(LeaderOf(Caused("DeadRelu", "dead", 16), std::vector{rate}), rate.id);
+    EXPECT_TRUE(TakesOver(rate, Caused("DeadRelu", "dead", 3)));
+    EXPECT_FALSE(TakesOver(rate, Caused("DeadRelu", "dead", 0)));  // they were dead before
+  }
+}
+
 TEST(Grouping, TargetsThatSeemUnrelated_FollowFromSortedBatchesAndLostColumns) {
   const Finding unrelated = Caused("LabelNoise", "unrelated", 204);
   for (const Finding& cause : {Caused("BatchOrder", "sorted", 152), Caused("TrainValSkew", "absent", 74),

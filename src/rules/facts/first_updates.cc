@@ -25,26 +25,6 @@ Finding Begin(const char* cause, const query::StepInfo& info) {
 
 }  // namespace
 
-void WeightMove::Add(const WeightChange& change) {
-  const double moved = change.sum_sq;
-  const double before = change.previous_sum_sq;
-  if (!std::isfinite(moved) || !std::isfinite(before)) return;
-  if (!any) worker = change.worker;
-  any = true;
-  if (change.worker != worker) return;
-  moved_sq += moved;
-  before_sq += before;
-  if (before > 0 && moved / before > largest) {
-    largest = moved / before;
-    tensor = change.name;
-  }
-}
-
-double WeightMove::Ratio() const {
-  const double ratio = any && before_sq > 0 ? std::sqrt(moved_sq / before_sq) : 0;
-  return std::isfinite(ratio) ? ratio : 0;
-}
-
 void FirstUpdates::OnStep(const StepView& view) {
   if (over_) return;
   if (view.rows.info.update > kEarly) {
@@ -64,6 +44,7 @@ bool FirstUpdates::Judge(const StepView& view, const WeightMove& move, double lo
                          Sink& sink) {
   if (over_) return false;
   Thrown(view, move, loss, sink);
+  Leaps(view, move, loss, sink);
   return Hopeless(view, loss, open_small, sink);
 }
 
@@ -97,6 +78,13 @@ void FirstUpdates::Thrown(const StepView& view, const WeightMove& move, double l
       "two, "
       "within {} updates (Luff)",
       limits_.thrown, limits_.loss_factor, kEarly);
+  Report(std::move(finding), sink);
+}
+
+void FirstUpdates::Leaps(const StepView& view, const WeightMove& move, double loss, Sink& sink) {
+  Finding finding = Begin("leaps", view.rows.info);
+  if (!leap_.OnStep(view, move, loss, &finding) || said_) return;
+  said_ = true;
   Report(std::move(finding), sink);
 }
 
@@ -186,6 +174,7 @@ void FirstUpdates::VisitFields(Fields& io) {
   io("said", said_);
   io("said_small", said_small_);
   io("gradients", gradients_);
+  io("leap", leap_);
 }
 
 }  // namespace luff::rules

@@ -3,22 +3,11 @@
 #include <map>
 #include <string>
 
+#include "rules/facts/first_leap.h"
 #include "rules/kit/fields.h"
 #include "rules/kit/select.h"
 
 namespace luff::rules {
-
-/// The change of all weights of one worker over one capture interval, taken as one vector.
-struct WeightMove {
-  double moved_sq = 0, before_sq = 0, largest = 0;  // largest: the largest (|change| / |weight|)^2
-  std::uint32_t worker = 0;
-  std::string tensor;  // the one that moved most relative to its size
-  bool any = false;
-
-  void Add(const WeightChange& change);
-  /// |change| / |weights|; 0 if nothing was measured.
-  [[nodiscard]] double Ratio() const;
-};
 
 /// Judges the speed of learning by the first updates, for WeightUpdateRatio.
 ///
@@ -32,14 +21,14 @@ class FirstUpdates {
   static constexpr double kStill = 1e-5;      // of a weight's norm per update
   static constexpr std::int64_t kEarly = 32;  // updates that are judged
 
-  struct Limits {
+  struct Limits : FirstLeap::Limits {
     double thrown = 1;
     double loss_factor = 5;
     double progress = 1e-5;
     std::int64_t first = 6;
   };
 
-  explicit FirstUpdates(const Limits& limits) : limits_(limits) {}
+  explicit FirstUpdates(const Limits& limits) : limits_(limits), leap_(limits) {}
   void OnStep(const StepView& view);
   /// `loss`: the newest, NaN if there is none or several. `open_small` receives the tensor of the finding
   /// "small". Returns true if that finding was reported at this step.
@@ -50,6 +39,7 @@ class FirstUpdates {
 
  private:
   void Thrown(const StepView& view, const WeightMove& move, double loss, Sink& sink);
+  void Leaps(const StepView& view, const WeightMove& move, double loss, Sink& sink);
   bool Hopeless(const StepView& view, double loss, std::string* open_small, Sink& sink);
 
   void Report(Finding finding, Sink& sink) const;  // with the learning rates
@@ -68,6 +58,7 @@ class FirstUpdates {
   double best_ = 0;            // largest share of the loss that one update could have removed
   bool over_ = false, said_ = false, said_small_ = false;
   std::map<std::string, double> gradients_;  // norms at the last step, by weight
+  FirstLeap leap_;
 };
 
 }  // namespace luff::rules

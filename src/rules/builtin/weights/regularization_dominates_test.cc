@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <string_view>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -266,6 +268,40 @@ TEST(WeightUpdateRatio, WeightsThrownAwayAndALossThatLeavesItsLevel_Stop) {
     EXPECT_EQ(findings[0].cause, "thrown");
     EXPECT_EQ(findings[0].step, 4);
   }
+}
+
+// Losses of 40 updates; the first update moves all weights by `jolt` times their size, the others by a
+// hundredth.
+std::vector<Finding> FromTheStart(double jolt, const std::function<double(int)>& loss) {
+  FakeTrial trial;
+  for (int step = 0; step < 40; ++step) {
+    trial.Step().Loss(loss(step)).Tensor("a.weight", Role::kWeight, {1});
+    if (step > 0) trial.Difference("a.weight", 1, step == 1 ? jolt : 0.01, 1, 1);
+  }
+  return FindingsOf(trial, "WeightUpdateRatio", ParameterSet::kLuff);
+}
+
+TEST(WeightUpdateRatio, FirstUpdatesThatMakeTheLossManyTimesThatOfTheDrawnModel_Warn) {
+  const auto comes_back = [](int step) { return step == 0 ? 2.3 : step < 4 ? 9.0 : 2.2 - 0.01 * step; };
+  const auto stays = [](int step) { return step == 0 ? 2.3 : step < 4 ? 9.0 : 2.6; };
+  for (const auto& loss : std::vector<std::function<double(int)>>{comes_back, stays}) {
+    const auto findings = FromTheStart(0.5, loss);
+    ASSERT_EQ(findings.size(), 1U);
+    EXPECT_EQ(findings[0].cause, "leaps");
+    EXPECT_EQ(findings[0].severity, Severity::kWarn);
+    EXPECT_EQ(findings[0].since_step, 1);
+    EXPECT_NE(findings[0].what.find("3.9 times"), std::string::npos) << findings[0].what;
+    EXPECT_TRUE(FromTheStart(0.1, loss).empty());  // not by an update that was too large
+  }
+}
+
+TEST(WeightUpdateRatio, LossesThatRiseOtherwise_AreNoLeap) {
+  // One batch; losses that vary tenfold between batches; a loss that rises slowly; one below zero.
+  EXPECT_TRUE(FromTheStart(0.5, [](int step) { return step == 2 ? 90.0 : 2.0; }).empty());
+  EXPECT_TRUE(
+      FromTheStart(0.5, [](int step) { return step % 7 < 2 ? 9.0 + step % 3 : 0.5 + 0.1 * step; }).empty());
+  EXPECT_TRUE(FromTheStart(0.5, [](int step) { return 1 + 0.1 * step; }).empty());
+  EXPECT_TRUE(FromTheStart(0.5, [](int step) { return step == 0 ? 0.1 : step < 4 ? 0.9 : -0.2; }).empty());
 }
 
 // Adam with a decay of 0.5: steps of one size for each element, while the norm falls from 4 by `factor` a

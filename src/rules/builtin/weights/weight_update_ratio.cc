@@ -59,6 +59,9 @@ constexpr Param<Limits> kParams[] = {
      "norm of the change of all weights beside their norm, in the first updates (Luff)"},
     {&Limits::loss_factor, "loss_factor", "5",
      "two losses in a row beside the first two, after such a change (Luff)"},
+    {&Limits::leap, "leap", "3", "two losses in a row beside the first, in the first updates (Luff)"},
+    {&Limits::jolt, "jolt", "0.25",
+     "norm of the change of all weights by one update beside their norm, before such losses (Luff)"},
     {&Limits::progress, "progress", "1e-5",
      "share of the loss that an update can at best take away, in the first updates (Luff)"},
     {&Limits::first, "first", "6", "first updates that are measured (Luff)", AtLeast(1)},
@@ -104,7 +107,7 @@ class Original final : public KeptRule {
 // Overwritten: sqrt(sum |W_s - W_p|^2 / sum |W_p|^2) over all weights > `overwritten` in one interval, and
 // `settle` updates later the loss is not below its level at the beginning of that interval.
 //
-// Thrown and hopeless: see FirstUpdates. Creeping, damped and faint: see SlowProgress.
+// Thrown, leaps and hopeless: see FirstUpdates. Creeping, damped and faint: see SlowProgress.
 class Luff final : public KeptRule {
  public:
   explicit Luff(const Limits& limits) : limits_(limits), first_(limits), slow_(limits) {}
@@ -490,8 +493,8 @@ class Luff final : public KeptRule {
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<Luff, Original>(kName, kParams);
   // 11: rows that the training collects, RAdam's warm-up; 12: less of both; 13: a rate of 0; 14:
-  // "straight"
-  spec.version = 14;
+  // "straight"; 15: "leaps"
+  spec.version = 15;
   spec.aliases = {"UpdateTooLarge", "UpdateTooSmall"};
   spec.summary = "updates that are far too large or far too small beside the weights";
   spec.needs = [](const Parameters& parameters) -> std::vector<Need> {
