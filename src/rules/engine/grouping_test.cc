@@ -147,10 +147,14 @@ TEST(Grouping, ARateThatThrowsTheWeights_LeadsTheDecayThatItMakesTooStrong) {
 
 TEST(Grouping, UnitsThatDieAfterARateThatIsFarTooHigh_FollowFromIt) {
   for (const char* cause : {"leaps", "thrown"}) {
-    const Finding rate = Caused("WeightUpdateRatio", cause, 2);
-    EXPECT_EQ(LeaderOf(Caused("DeadRelu", "dead", 16), std::vector{rate}), rate.id);
-    EXPECT_TRUE(TakesOver(rate, Caused("DeadRelu", "dead", 3)));
-    EXPECT_FALSE(TakesOver(rate, Caused("DeadRelu", "dead", 0)));  // they were dead before
+    Finding rate = Caused("WeightUpdateRatio", cause, 32);
+    rate.since_step = 1;
+    EXPECT_EQ(LeaderOf(Caused("DeadRelu", "dead", 40), std::vector{rate}), rate.id);
+    Finding dead = Caused("DeadRelu", "dead", 3);
+    dead.since_step = 3;
+    EXPECT_TRUE(TakesOver(rate, dead));
+    dead.since_step = 0;  // they were dead before
+    EXPECT_FALSE(TakesOver(rate, dead));
   }
 }
 
