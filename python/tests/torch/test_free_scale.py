@@ -53,6 +53,11 @@ def test_a_scale_that_costs_nothing(formula: Formula) -> None:
         lambda m, s: ((VALUE - m) ** 2 / 2.0).mean(),
         lambda m, s: ((VALUE - m) ** 2 / (s.exp() / s.exp().sum())).mean(),
         lambda m, s: (-s.exp() * (m - VALUE) ** 2).mean(),
+        # What is predicted is the scale, too: counts over their rate (chi square), relative errors.
+        lambda m, s: ((VALUE - s.exp()) ** 2 / s.exp()).mean(),
+        lambda m, s: ((VALUE - (rate := F.softplus(s) + 1e-6)) ** 2 / rate).sum(),
+        lambda m, s: (((s.exp() - VALUE) / s.exp()) ** 2).mean(),
+        lambda m, s: (F.mse_loss(m * (size := s.exp()), VALUE, reduction="none") / size**2).mean(),
     ],
 )
 def test_scales_that_cost_something_and_other_products(formula: Formula) -> None:
