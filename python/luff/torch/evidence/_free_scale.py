@@ -4,6 +4,7 @@ logarithm. The loss becomes 0 where the scale grows, whatever the predictions ar
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from luff.torch.capture._graphs import nodes_behind, operation_of
@@ -14,6 +15,7 @@ __all__ = ["has_free_scale"]
 
 _POSITIVE = frozenset(("Exp", "Softplus"))  # of any number, and as large, or as near to 0, as a model wants
 _AROUND = frozenset(("Clamp", "ClampMin", "Sqrt", "Add"))
+_LEAF = "torch::autograd::AccumulateGrad"
 _NEAR = 64  # nodes behind an error, among which its scale may be
 
 
@@ -40,9 +42,15 @@ def _is_scaled(node: Any) -> bool:
 
 def _is_free(scale: Any, error: Any) -> bool:
     """Returns whether a scale is no part of the prediction: counts over the rate that is predicted (Pearson's chi
-    square), or an error relative to the prediction, grow with it.
+    square), or an error relative to the prediction, grow with it. Nor may it be a parameter with a value for each
+    error, as weights of points that an adversary raises.
     """
-    return scale is not None and not any(
+    if scale is None:
+        return False
+    leaf = past(scale.next_functions[0][0])
+    if operation_of(leaf) == _LEAF and 1 < leaf.variable.numel() == math.prod(error._input_metadata[0].shape):
+        return False
+    return not any(
         one is scale or (one.name() == scale.name() and one.next_functions == scale.next_functions)
         for one in nodes_behind([error], _NEAR)
     )
