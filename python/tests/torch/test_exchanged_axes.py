@@ -213,6 +213,26 @@ def test_axes_of_tokens_that_are_moved_or_merged(watched):
     assert told(watched, tiles, BATCH, 4) == []
 
 
+def test_a_single_number_that_scales_features(watched):
+    class Gate(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gate, self.linear, self.conv = (
+                nn.Parameter(torch.tensor(0.5)),
+                nn.Linear(4, WIDTH),
+                nn.Conv1d(WIDTH, 4, 1),
+            )
+
+        def forward(self, x):
+            return self.conv((self.gate.view(1, 1, 1) * self.linear(x)).view(BATCH, WIDTH, LENGTH))
+
+    _, session = watched(ROLES)
+    model = Gate()
+    for _ in range(3):
+        model(torch.randn(BATCH, LENGTH, 4)).square().mean().backward()
+    assert not [event for event in session.json_events if event["kind"] == "hook_error"]
+
+
 def test_once_is_not_enough(watched):
     body = Attention(lambda x: x.view(BATCH, HEADS, LENGTH, DEPTH), back)
     assert told(watched, Net(body), BATCH, LENGTH, WIDTH, steps=1) == []

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 ROWS = 8
 VALUE = torch.linspace(-1, 2, ROWS)
+OF_POINTS, OF_ALL = torch.zeros(ROWS, requires_grad=True), torch.zeros(1, requires_grad=True)
 FAULT = "scale_without_cost"
 Formula = Callable[[Tensor, Tensor], Tensor]
 
@@ -32,6 +33,7 @@ def graph(formula: Formula) -> str:
         lambda m, s: (((m - VALUE) / F.softplus(s)) ** 2).mean(),
         lambda m, s: ((m - VALUE) ** 2 / (2 * F.softplus(s).square() + 1e-6)).mean(),
         lambda m, s: (F.mse_loss(m, VALUE, reduction="none") / (s.exp() + 1e-6)).mean(),
+        lambda m, s: ((m - VALUE) ** 2 * torch.exp(-OF_ALL)).mean(),  # one noise for all
     ],
 )
 def test_a_scale_that_costs_nothing(formula: Formula) -> None:
@@ -53,6 +55,13 @@ def test_a_scale_that_costs_nothing(formula: Formula) -> None:
         lambda m, s: ((VALUE - m) ** 2 / 2.0).mean(),
         lambda m, s: ((VALUE - m) ** 2 / (s.exp() / s.exp().sum())).mean(),
         lambda m, s: (-s.exp() * (m - VALUE) ** 2).mean(),
+        # Self-adaptive weights of points, whose gradients the script turns round by hand.
+        lambda m, s: (F.softplus(OF_POINTS) * (m - VALUE) ** 2).mean(),
+        # What is predicted is the scale, too: counts over their rate (chi square), relative errors.
+        lambda m, s: ((VALUE - s.exp()) ** 2 / s.exp()).mean(),
+        lambda m, s: ((VALUE - (rate := F.softplus(s) + 1e-6)) ** 2 / rate).sum(),
+        lambda m, s: (((s.exp() - VALUE) / s.exp()) ** 2).mean(),
+        lambda m, s: (F.mse_loss(m * (size := s.exp()), VALUE, reduction="none") / size**2).mean(),
     ],
 )
 def test_scales_that_cost_something_and_other_products(formula: Formula) -> None:

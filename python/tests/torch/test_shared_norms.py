@@ -35,7 +35,8 @@ def told(watched, model, steps=6, inputs=lambda: torch.randn(8, CHANNELS, 6, 6))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for _ in range(steps):
         optimizer.zero_grad()
-        nn.CrossEntropyLoss()(model(inputs()), torch.randint(2, (8,))).backward()
+        outputs = model(inputs())
+        nn.CrossEntropyLoss()(outputs, torch.randint(2, (len(outputs),))).backward()
         optimizer.step()
     events = [event["layers"] for event in session.json_events if event["kind"] == "shared_norms"]
     return [[layer["layer"] for layer in layers] for layers in events]
@@ -99,6 +100,26 @@ def test_places_that_are_alike(watched):
             return self.head(self.norm(self.norm(x))).mean((2, 3))
 
     assert told(watched, Again()) == []
+
+
+@pytest.mark.parametrize(("rows", "size"), [(3, 1), (4, 1)])
+def test_few_samples_differ_by_chance(watched, rows, size):
+    """As of steps of a rollout: what comes back is spread as what went in, but of other samples."""
+
+    class Rollout(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.head = nn.BatchNorm2d(CHANNELS), nn.Conv2d(CHANNELS, 2, 1)
+
+        def forward(self, x):
+            for _ in range(4):
+                x = 0.1 * self.norm(x) + torch.randn_like(x)
+            return self.head(self.norm(x)).mean((2, 3))
+
+    def inputs():
+        return torch.randn(rows, CHANNELS, size, size)
+
+    assert told(watched, Rollout(), 10, inputs) == []
 
 
 def test_two_inputs_beside_each_other(watched):

@@ -45,6 +45,7 @@ def taken(z: Tensor) -> Tensor:
         lambda z: (F.mse_loss(z, VALUE[:, None].repeat(1, CLASSES)) * WEIGHT).mean(),
         lambda z: -torch.sum(taken(z).mean() * VALUE),  # the mean of the log-probabilities, and returns
         lambda z: (-taken(z).mean() * VALUE).mean(),
+        lambda z: ((F.cross_entropy(z, CLASS) + z.square().mean()) * WEIGHT).mean(),  # both are one number
         lambda z: (-VALUE * taken(z).sum().div(ROWS)).sum() - (taken(z).mean() * VALUE).sum(),
     ],
 )
@@ -79,6 +80,9 @@ def test_losses_of_one_output() -> None:
         lambda z: F.cross_entropy(z * WEIGHT[:, None], CLASS),
         lambda z: (F.softmax(z, 1) * VALUE[:, None]).mean(),
         lambda z: (z.mean(0) * VALUE[:CLASSES]).sum(),
+        # A mean beside values of the samples, whose weights have an effect.
+        lambda z: ((z[:, 0].square().mean() + F.cross_entropy(z, CLASS, reduction="none")) * WEIGHT).mean(),
+        lambda z: ((F.mse_loss(z[:, 0], VALUE) + (z[:, 1] - VALUE).square()) * WEIGHT).mean(),
     ],
 )
 def test_weights_of_samples_and_single_numbers_have_one(formula: Callable[[Tensor], Tensor]) -> None:

@@ -13,6 +13,7 @@ namespace {
 constexpr std::size_t kQuarters = 4, kPoints = 32;
 constexpr double kLeft = 0.4, kFallen = 0.1;      // of the loss: most is left, and something is learnt
 constexpr double kSlower = 0.75, kFaster = 1.34;  // of the mean fall from one quarter to the next
+constexpr double kSteady = 0.75;                  // of the first fall: that of the last two quarters
 constexpr double kNoise = 0.1;                    // of the fall: how far points lie from the line
 constexpr double kNear = 1.02;                    // of the best evaluation
 }  // namespace
@@ -46,6 +47,8 @@ std::optional<StraightFall::Fall> StraightFall::Of(const LossSeries& series) {
     const double fall = level[i] - level[i + 1];
     if (!(fall >= kSlower * mean && fall <= kFaster * mean)) return std::nullopt;
   }
+  // 0.63 is that of a loss that has come most of its way to what can be reached (one time constant).
+  if (level[2] - level[3] < kSteady * (level[0] - level[1])) return std::nullopt;
   double squares = 0;  // of distances from the line through the middles of the first and the last quarter
   const double slope = mean / static_cast<double>(size);
   const double middle = (static_cast<double>(size) - 1) / 2;

@@ -50,7 +50,7 @@ class ExchangedAxes(WaitingEvents):
             if operation_of(node) in VIEWS:
                 try:
                     one = exchanged(node, users)
-                except (RuntimeError, AttributeError):  # saved under another name
+                except (RuntimeError, AttributeError, IndexError):  # saved under another name, or a number
                     continue
                 if one is not None:
                     found.setdefault(one[0], one[1:])

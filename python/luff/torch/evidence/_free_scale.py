@@ -4,9 +4,10 @@ logarithm. The loss becomes 0 where the scale grows, whatever the predictions ar
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-from luff.torch.capture._graphs import operation_of
+from luff.torch.capture._graphs import nodes_behind, operation_of
 from luff.torch.evidence._loss_graph import constant_factor, is_square, is_squared_error
 from luff.torch.evidence._loss_terms import DEPTH, Term, past
 
@@ -14,6 +15,8 @@ __all__ = ["has_free_scale"]
 
 _POSITIVE = frozenset(("Exp", "Softplus"))  # of any number, and as large, or as near to 0, as a model wants
 _AROUND = frozenset(("Clamp", "ClampMin", "Sqrt", "Add"))
+_LEAF = "torch::autograd::AccumulateGrad"
+_NEAR = 64  # nodes behind an error, among which its scale may be
 
 
 def has_free_scale(terms: list[Term]) -> bool:
@@ -27,14 +30,30 @@ def _is_scaled(node: Any) -> bool:
         error, scale = inner
         if name == "Mul" and not _is_error(error):
             error, scale = scale, error
-        return _is_error(error) and _is_scale(scale)
+        return _is_error(error) and _is_free(_scale_of(scale), error)
     if node is not None and is_square(node):  # of an error in units of its deviation
         ratio = past(inner[0])
         parts = _inner(ratio)
         if operation_of(ratio) in ("Mul", "Div") and len(parts) == 2:
             error, scale = parts
-            return _is_difference(error) and _is_scale(scale)
+            return _is_difference(error) and _is_free(_scale_of(scale), error)
     return False
+
+
+def _is_free(scale: Any, error: Any) -> bool:
+    """Returns whether a scale is no part of the prediction: counts over the rate that is predicted (Pearson's chi
+    square), or an error relative to the prediction, grow with it. Nor may it be a parameter with a value for each
+    error, as weights of points that an adversary raises.
+    """
+    if scale is None:
+        return False
+    leaf = past(scale.next_functions[0][0])
+    if operation_of(leaf) == _LEAF and 1 < leaf.variable.numel() == math.prod(error._input_metadata[0].shape):
+        return False
+    return not any(
+        one is scale or (one.name() == scale.name() and one.next_functions == scale.next_functions)
+        for one in nodes_behind([error], _NEAR)
+    )
 
 
 def _inner(node: Any) -> list[Any]:
@@ -59,19 +78,19 @@ def _is_difference(node: Any) -> bool:
     return operation_of(node) in ("Sub", "Rsub") and len(_inner(node)) == 1
 
 
-def _is_scale(node: Any) -> bool:
-    """Returns whether a node is an exponential or a softplus, or its square or root, times numbers and plus numbers."""
+def _scale_of(node: Any) -> Any:
+    """Returns the exponential or softplus that a node is, or its square or root, times numbers and plus numbers."""
     for _ in range(DEPTH):
         node = past(node)
         name, inner = operation_of(node), _inner(node)
         if name in _POSITIVE:
-            return True
+            return node
         if node is not None and is_square(node):
             node = inner[0]
         elif len(inner) == 1 and (name in _AROUND or name in ("Mul", "Div")):
             if name in ("Mul", "Div") and constant_factor(node, name == "Div") is None:
-                return False
+                return None
             node = inner[0]
         else:
-            return False
-    return False
+            return None
+    return None

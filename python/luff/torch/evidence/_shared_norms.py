@@ -6,6 +6,7 @@ Read in the graph of a backward pass, before it is freed. Tensors are read as me
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ _LAYERS = 64  # that are compared
 _LEAF = "torch::autograd::AccumulateGrad"
 _APART = 1.0  # deviations between the means of a channel
 _RATIO = 4.0  # between its variances
+_SAMPLES = 32  # of a channel: means and variances of fewer differ by chance
 _MOST_EVENTS = 8
 
 
@@ -52,8 +54,9 @@ def _found(norms: list[Any], names: Names, most: int) -> list[dict[str, Any]]:
     places: dict[int, list[Any]] = {}
     for node in norms:
         try:
-            running = node._saved_running_mean
-            address = address_of(running) if running is not None and node._saved_training else 0
+            running, shape = node._saved_running_mean, node._input_metadata[0].shape
+            many = math.prod(shape) >= _SAMPLES * shape[1]
+            address = address_of(running) if many and running is not None and node._saved_training else 0
         except (RuntimeError, AttributeError):  # changed in place since, or saved under another name
             continue
         if address:
@@ -61,12 +64,14 @@ def _found(norms: list[Any], names: Names, most: int) -> list[dict[str, Any]]:
     found = []
     for several in [several for several in places.values() if len(several) > 1][:_LAYERS]:
         first, second = several[0], several[-1]
+        share, apart = _differ(first, second)
+        if share <= 0.5:  # before the walks, which are long
+            continue
         if not (_is_behind(second, first, most) or _is_behind(first, second, most)):
             continue
-        share, apart = _differ(first, second)
         weight = first.next_functions[1][0]
         name = names.parameter(weight.variable) if operation_of(weight) == _LEAF else None
-        if share > 0.5 and name is not None:
+        if name is not None:
             found.append(
                 {"layer": name.rpartition(".")[0], "share": round(share, 4), "apart": round(apart, 4)}
             )

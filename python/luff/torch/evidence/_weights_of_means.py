@@ -6,6 +6,7 @@ A bounded walk before the graph is freed. Tensors are read as memory; nothing is
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from luff.torch.capture._graphs import operation_of
@@ -60,6 +61,8 @@ def _samples_of(node: Any) -> tuple[int, ...]:
             return ()
         if name not in MOVES and name not in ("Neg", "Mul", "Div", "Add"):
             break
+        if name == "Add" and math.prod(node._input_metadata[0].shape) != 1:
+            return ()  # with something that has a value for each sample
         # Of a sum the first part tells: that of smoothed labels, say.
         node = next((child for child, _ in node.next_functions if child is not None), None)
     if node is None:

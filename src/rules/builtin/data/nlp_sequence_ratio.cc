@@ -424,17 +424,18 @@ class Luff final : public KeptRule {
       if (rows.whole_shape.size() != rows.shape.size() || rows.shape[axis] != rows.whole_shape[axis])
         return {};
     std::erase(rows.shape, 1);  // (N, 1, L) of losses over two axes
-    if (rows.shape.size() == 1) {
-      for (const ModelInput& input : ModelInputsOf(view)) {
-        if (!IsIds(input.entry->dtype) || input.entry->worker != call.worker) continue;
-        const auto sample = LoadSample(view, *input.entry);
-        if (sample == nullptr || sample->whole_shape.size() != 2 || sample->whole_shape[0] < 1) continue;
-        const std::int64_t many = sample->whole_shape[0], length = sample->whole_shape[1];
-        if (count != many * length && count != many * (length - 1)) continue;
-        rows.shape = {many, count / many};
-        break;
-      }
+    bool ids = false;           // frames of signals have labels, too: before, at and after something
+    for (const ModelInput& input : ModelInputsOf(view)) {
+      if (!IsIds(input.entry->dtype) || input.entry->worker != call.worker) continue;
+      ids = true;
+      if (rows.shape.size() != 1) break;
+      const auto sample = LoadSample(view, *input.entry);
+      if (sample == nullptr || sample->whole_shape.size() != 2 || sample->whole_shape[0] < 1) continue;
+      const std::int64_t many = sample->whole_shape[0], length = sample->whole_shape[1];
+      if (count != many * length && count != many * (length - 1)) continue;
+      rows.shape = {many, count / many};
     }
+    if (!ids) return {};
     if (rows.shape.size() != 2 || rows.shape[0] < 4 || rows.shape[1] < 4) return {};
     for (const bool columns : {false, true}) {
       const Padding found{.id = rows.values.back(), .target = rows.values.back()};

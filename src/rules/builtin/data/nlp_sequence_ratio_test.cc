@@ -150,6 +150,8 @@ struct Decoder {
   bool partly = false;        // of the outputs only the first rows are kept
   bool unreduced = false;     // the settings say so
   bool weighted = false;      // the loss was given weights of classes
+  bool in_rows = false;       // targets have the axes of the ids
+  bool frames = false;        // the model's input is numbers
   bool equal = false;         // all rows have the shortest length
   bool scattered = false;     // the id stands anywhere
   bool other_target = false;  // targets beside padding differ
@@ -208,8 +210,10 @@ std::vector<Finding> Told(const Decoder& story) {
       }
     }
     trial.Step()
-        .Sample("sample/Net_input_0", {32, 12}, ids, DType::kInt64)
-        .Sample("sample/CrossEntropyLoss_input_1", {384}, targets, DType::kInt64);
+        .Sample("sample/Net_input_0", {32, 12}, ids, story.frames ? DType::kFloat32 : DType::kInt64)
+        .Sample("sample/CrossEntropyLoss_input_1",
+                story.in_rows ? std::vector<std::int64_t>{32, 12} : std::vector<std::int64_t>{384}, targets,
+                DType::kInt64);
     if (story.weighted)
       trial.EventJson(R"({"kind": "loss_weights", "loss": "CrossEntropyLoss_output_0", "call": 0,
         "weight": [0, 1]})");
@@ -285,6 +289,8 @@ TEST(NLPSequenceRatio, RunsAtTheEndWithoutAMark_IgnoredOnes_AndOthers_AreSilentT
     });
   };
   EXPECT_EQ(partly([](Decoder*) {}).size(), 1U);
+  EXPECT_EQ(partly([](Decoder* one) { one->in_rows = true; }).size(), 1U);
+  EXPECT_TRUE(partly([](Decoder* one) { one->in_rows = one->frames = true; }).empty());  // labels of a signal
   EXPECT_TRUE(partly([](Decoder* one) { one->ignored = 0; }).empty());
   EXPECT_TRUE(partly([](Decoder* one) { one->unreduced = true; }).empty());  // a mask that is not seen
   EXPECT_TRUE(partly([](Decoder* one) { one->weighted = true; }).empty());   // a weight of 0 for padding

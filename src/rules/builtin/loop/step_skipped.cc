@@ -275,11 +275,15 @@ class StepSkipped final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
-  [[nodiscard]] static double BatchSizeOf(const StepView& view, std::int64_t number) {
+  // Rows of a loader's batches: of each, and of the last one, which may be smaller.
+  [[nodiscard]] static std::pair<double, double> RowsOf(const StepView& view, const profile::Loader& of) {
     const nlohmann::json loaders = TryParseJson(view.trial.Document("loaders"));
-    for (const nlohmann::json& loader : ListIn(loaders, "loaders"))
-      if (NumberIn(loader, "number") == static_cast<double>(number)) return NumberIn(loader, "batch_size");
-    return 0;
+    for (const nlohmann::json& loader : ListIn(loaders, "loaders")) {
+      if (NumberIn(loader, "number") != static_cast<double>(of.number)) continue;
+      const double rows = NumberIn(loader, "batch_size");
+      return {rows, NumberIn(loader, "samples") - static_cast<double>(of.batches - 1) * rows};
+    }
+    return {0, 0};
   }
 
   // What was drawn of the loader whose batches a step waited for last and most.
@@ -323,19 +327,24 @@ class StepSkipped final : public KeptRule {
     const auto loader = std::find_if(loaders.begin(), loaders.end(),
                                      [&](const profile::Loader& one) { return one.number == draws.loader; });
     if (loader == loaders.end() || loader->batches <= kFew || draws.others > 1) return 0;
-    const double batch_size = BatchSizeOf(view, loader->number);
     // One that drops its last batch has one less. It was asked once more, which ended the loop, and so may
     // another one have been, before the newest waits.
     const std::int64_t given = draws.waits - draws.others - 1;
     if (given < loader->batches - 1 || given > loader->batches + 1) return 0;
+    // An input has as many rows as a batch, along its first axis, or its second where time comes first: other
+    // data, as of a training of a few rows that evaluates by hand, come in other numbers.
+    const auto [each, last] = RowsOf(view, *loader);
+    const auto are_rows = [each = each, last = last](std::int64_t count) {
+      return static_cast<double>(count) == each || static_cast<double>(count) == last;
+    };
     for (const ModelInput& input : ModelInputsOf(view)) {
       const auto shape = view.trial.Shape(input.entry->tensor, view.rows.info.global_step,
                                           query::Mode::kGlobal, input.entry->worker);
       if (!shape.ok() || shape.value().shape.empty()) continue;
       const std::vector<std::int64_t>& whole =
           shape.value().global_shape.empty() ? shape.value().shape : shape.value().global_shape;
-      if (!(static_cast<double>(whole[0]) <= batch_size)) return 0;
-      rows = false;
+      if (!(static_cast<double>(whole[0]) <= each)) return 0;
+      if (are_rows(whole[0]) || (whole.size() > 2 && are_rows(whole[1]))) rows = false;
     }
     return rows ? 0 : std::min(given, loader->batches);
   }

@@ -65,6 +65,7 @@ TEST(StepSkipped, AWholePassIsDrawnForOneUpdate_IsTold) {
   EXPECT_FALSE(findings[0].healed);
   EXPECT_EQ(FindingsOf(AllOfAPass({.drawn = 9}), "StepSkipped").size(), 1U);  // drop_last
   EXPECT_EQ(FindingsOf(AllOfAPass({.batches = 40, .drawn = 40}), "StepSkipped").size(), 1U);
+  EXPECT_EQ(FindingsOf(AllOfAPass({.rows = 13}), "StepSkipped").size(), 1U);  // the last batch
   EXPECT_EQ(FindingsOf(AllOfAPass({.until = 0, .evaluates = true}), "StepSkipped").size(), 1U);
   EXPECT_EQ(FindingsOf(AllOfAPass({.batches = 40, .until = 0, .drawn = 40, .evaluates = true}), "StepSkipped")
                 .size(),
@@ -73,9 +74,9 @@ TEST(StepSkipped, AWholePassIsDrawnForOneUpdate_IsTold) {
 }
 
 TEST(StepSkipped, PassesThatAreUsedOrPutTogether_AndLoadersOfOneBatch_AreSilent) {
-  for (const Drawn& how :
-       {Drawn{.batches = 3, .drawn = 3}, Drawn{.rows = 157}, Drawn{.forwards = 10}, Drawn{.drawn = 4},
-        Drawn{.known = false}, Drawn{.starts = 4}, Drawn{.beside = 5}, Drawn{.from = 3}, Drawn{.until = 4}})
+  for (const Drawn& how : {Drawn{.batches = 3, .drawn = 3}, Drawn{.rows = 157}, Drawn{.rows = 12},
+                           Drawn{.forwards = 10}, Drawn{.drawn = 4}, Drawn{.known = false},
+                           Drawn{.starts = 4}, Drawn{.beside = 5}, Drawn{.from = 3}, Drawn{.until = 4}})
     EXPECT_TRUE(FindingsOf(AllOfAPass(how), "StepSkipped").empty());
 }
 

@@ -190,9 +190,9 @@ class Luff final : public KeptRule {
     if (!fall) return;
     Finding finding = FindingAt(kName, "straight", trial, format::kNoId, 0, last_.Info());
     finding.since_step = 0;
-    finding.what =
-        fmt::format("the training ended while the loss fell as fast as at its start, with {:.0f} % left",
-                    100 * fall->to / fall->from);
+    finding.what = fmt::format(
+        "the training ended while the loss fell nearly as fast as at its start, with {:.0f} % left",
+        100 * fall->to / fall->from);
     finding.why = fmt::format(
         "in {} updates and {:.0f} passes over the data it came from {:.4g} to {:.4g} along a straight line: "
         "by "
@@ -206,8 +206,7 @@ class Luff final : public KeptRule {
         {"from", fall->from}, {"to", fall->to}, {"updates", fall->updates}, {"passes", fall->passes}};
     finding.threshold = fmt::format(
         "at the end, after {} updates and {:g} passes: quarters of the training within a third of the same "
-        "fall, "
-        "and more than 40 % left (Luff)",
+        "fall, the last at least 75 % of the first, and more than 40 % left (Luff)",
         StraightFall::kUpdates, StraightFall::kPasses);
     sink.Report(std::move(finding));
   }

@@ -53,12 +53,19 @@ TEST(WeightUpdateRatio, ALossThatFallsAlongALineToTheEnd_Warns) {
   EXPECT_NE(findings[0].what.find("70 % left"), std::string::npos) << findings[0].what;
   EXPECT_NE(findings[0].remedy.find("raise the learning rate"), std::string::npos);
   EXPECT_EQ(Told({.noise = 0.05}).size(), 1U);
+  // The square of a distance that shrinks by the same step each time.
+  EXPECT_EQ(Told({.loss = [](double share) { return std::pow(1 - 0.37 * share, 2); }}).size(), 1U);
   EXPECT_EQ(Told({.evaluated = [](double share) { return 1.1 - 0.4 * share; }}).size(), 1U);
 }
 
 TEST(WeightUpdateRatio, LossesThatSlowDown_Warmups_AndShortTrainings_AreSilent) {
   EXPECT_TRUE(Told({.loss = [](double share) { return 0.4 + 0.6 * std::exp(-4 * share); }}).empty());
   EXPECT_TRUE(Told({.loss = [](double share) { return std::exp(-1.5 * share); }}).empty());
+  // Two thirds of the way to what can be reached, and half of it.
+  EXPECT_TRUE(Told({.loss = [](double share) { return std::exp(-share); }}).empty());
+  EXPECT_TRUE(Told({.loss = [](double share) { return 1 + std::exp(-share); }}).empty());
+  EXPECT_TRUE(Told({.loss = [](double share) { return 1 + std::exp(-0.7 * share); }}).empty());
+  EXPECT_TRUE(Told({.loss = [](double share) { return 1.5 - 0.8 * std::pow(share, 0.6); }}).empty());
   EXPECT_TRUE(
       Told({.loss = [](double share) { return share < 0.5 ? 1 : 1.5 - share; }}).empty());  // a plateau
   EXPECT_TRUE(Told({.loss = [](double share) { return 1 - 0.05 * share; }}).empty());   // nothing is learnt
