@@ -93,6 +93,21 @@ def test_weights_of_full_precision_beside_a_model_of_half(watched):
     assert handed(session) == [0]
 
 
+def test_infinite_gradients_that_are_handed_over_print_nothing(watched, recwarn):
+    _, session = watched()
+    model = net()
+    weights = [p.detach().clone().requires_grad_() for p in model.parameters()]
+    optimizer = torch.optim.SGD(weights, lr=0.0)
+    for x, y in cases.batches(4):
+        model.zero_grad()
+        slopes_of(model, x, y)
+        for own, other in zip(weights, model.parameters(), strict=True):
+            own.grad = other.grad * float("inf")
+        optimizer.step()
+    assert handed(session) == [0]
+    assert not recwarn.list
+
+
 def test_an_input_that_is_trained_gets_its_gradients(watched):
     _, session = watched()
     model, picture = net(), torch.randn(4, 6, requires_grad=True)

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/format.h"
+#include "rules/facts/model_facts.h"
 
 namespace luff::rules {
 namespace {
@@ -27,6 +28,7 @@ void WeightMove::Add(const WeightChange& change) {
   if (!any) worker = change.worker;
   any = true;
   if (change.worker != worker) return;
+  if (moved > 0 && !IsBiasName(change.name)) ++layers;
   moved_sq += moved;
   before_sq += before;
   if (before > 0 && moved / before > largest) {
@@ -54,7 +56,7 @@ void FirstLeap::Follow(const query::StepInfo& info, const WeightMove& move, doub
   if (!move.any) return;
   const bool one = info.update == measured_ + 1;
   measured_ = info.update;
-  if (!one || info.update > kJolts || move.Ratio() <= limits_.jolt) return;
+  if (!one || info.update > kJolts || move.layers < 2 || move.Ratio() <= limits_.jolt) return;
   if (jolted_ < 0) {
     jolted_ = info.update;
     jolted_step_ = info.mode_step;

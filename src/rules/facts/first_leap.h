@@ -11,6 +11,7 @@ namespace luff::rules {
 /// The change of all weights of one worker over one capture interval, taken as one vector.
 struct WeightMove {
   double moved_sq = 0, before_sq = 0, largest = 0;  // largest: the largest (|change| / |weight|)^2
+  std::int64_t layers = 0;                          // weights that are no biases, and moved
   std::uint32_t worker = 0;
   std::string tensor;  // the one that moved most relative to its size
   bool any = false;
@@ -22,7 +23,9 @@ struct WeightMove {
 
 /// Tells a rate that is far too high by what the first updates do to the loss, for WeightUpdateRatio.
 ///
-/// One of the first kJolts updates moved all weights together by more than `jolt` times their size;
+/// One of the first kJolts updates moved all weights together by more than `jolt` times their size, those of
+/// two layers at least; what began at zero is left out. A model of one layer comes to the same weights from
+/// anywhere, and is silent, and so is what only began to move away from zero;
 /// afterwards two losses in a row were more than `leap` times that of the model as it was drawn. They tower
 /// over all losses of the updates from kSettled to kEnd (it came back), or no loss until kEnd is as low as
 /// the first (it did not). Losses that only vary between batches do neither: the first would have to be the
@@ -39,7 +42,8 @@ class FirstLeap {
 
   explicit FirstLeap(const Limits& limits) : limits_(limits) {}
 
-  /// `loss`: the newest, NaN if there is none or several. Returns the finding, once, without rates.
+  /// `move`: of weights that did not begin at zero. `loss`: the newest, NaN if there is none or several.
+  /// Returns the finding, once, without rates.
   [[nodiscard]] bool OnStep(const StepView& view, const WeightMove& move, double loss, Finding* finding);
 
   void VisitFields(Fields& io);

@@ -40,11 +40,11 @@ void FirstUpdates::OnStep(const StepView& view) {
   }
 }
 
-bool FirstUpdates::Judge(const StepView& view, const WeightMove& move, double loss, std::string* open_small,
-                         Sink& sink) {
+bool FirstUpdates::Judge(const StepView& view, const WeightMove& move, const WeightMove& lasting, double loss,
+                         std::string* open_small, Sink& sink) {
   if (over_) return false;
   Thrown(view, move, loss, sink);
-  Leaps(view, move, loss, sink);
+  Leaps(view, lasting, loss, sink);
   return Hopeless(view, loss, open_small, sink);
 }
 

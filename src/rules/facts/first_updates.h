@@ -30,9 +30,11 @@ class FirstUpdates {
 
   explicit FirstUpdates(const Limits& limits) : limits_(limits), leap_(limits) {}
   void OnStep(const StepView& view);
+  /// `lasting`: the part of `move` of weights that did not begin at zero.
   /// `loss`: the newest, NaN if there is none or several. `open_small` receives the tensor of the finding
   /// "small". Returns true if that finding was reported at this step.
-  bool Judge(const StepView& view, const WeightMove& move, double loss, std::string* open_small, Sink& sink);
+  bool Judge(const StepView& view, const WeightMove& move, const WeightMove& lasting, double loss,
+             std::string* open_small, Sink& sink);
   [[nodiscard]] bool said_small() const noexcept { return said_small_; }
 
   void VisitFields(Fields& io);

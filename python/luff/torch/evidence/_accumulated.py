@@ -134,8 +134,9 @@ def is_multiple(one: bytes, other: bytes, dtype: Any) -> bool:
     if kind is None or not one or len(one) != len(other):
         return False
     a, b = (np.frombuffer(data, kind).astype(np.float64) for data in (one, other))
-    product = float(a @ b)
-    return product > 0 and product * product >= (1 - _PARALLEL) * float(a @ a) * float(b @ b)
+    with np.errstate(all="ignore"):  # infinite ones
+        product, squares = float(a @ b), float(a @ a) * float(b @ b)
+    return product > 0 and product * product >= (1 - _PARALLEL) * squares
 
 
 def _first_matrix(models: Any) -> Any:

@@ -207,6 +207,13 @@ class ParamNotOptimized final : public KeptRule {
     return count == counts_.end() || count->second < updates_;
   }
 
+  static bool Steps(const StepView& view, const OptimizerFacts& optimizer) {
+    const auto& steps = view.index.events(EventKind::kOptimizerStep);
+    return std::any_of(steps.begin(), steps.end(), [&](const query::EventAt& event) {
+      return event.worker == view.index.first_worker() && event.row.subject == optimizer.number;
+    });
+  }
+
   void Judge(const StepView& view, const ReachFacts& reach, Sink& sink) {
     if (total_ == 0) return;
     const ModelFacts& facts = view.memo.Facts(view);
@@ -214,11 +221,13 @@ class ParamNotOptimized final : public KeptRule {
     bool all_foreign = !facts.optimizers().empty();
     bool elsewhere = false;  // an optimizer trains what belongs to no called model
     bool young = false;      // of one it is not known yet
+    bool idle = false;       // one that is no longer young makes its updates, and trains nothing
     for (const OptimizerFacts& optimizer : facts.optimizers()) {
       const bool nothing = TrainsNothing(optimizer, reach);
       all_foreign = all_foreign && nothing;
       elsewhere = elsewhere || (IsForeign(optimizer) && !nothing);
       young = young || (nothing && IsYoung(optimizer));
+      idle = idle || (nothing && !IsYoung(optimizer) && Steps(view, optimizer));
     }
     std::set<std::string> stale;  // optimizers of parameters that belong to no called model
     for (const OptimizerFacts& optimizer : facts.optimizers()) {
@@ -238,7 +247,7 @@ class ParamNotOptimized final : public KeptRule {
       if (reach.without_gradient.contains(name) || names_.contains(name)) continue;
       // A model without any parameter in an optimizer may be a teacher, a critic or a metric, as long as
       // another model is trained, or a copy that computes gradients for what an optimizer holds.
-      const bool others = (any_optimized && !all_foreign) || elsewhere;
+      const bool others = (any_optimized && !all_foreign) || (elsewhere && !idle);
       if (others && !facts.IsPartlyOptimized(parameter.model)) continue;
       if (WasLoaded(facts, parameter)) continue;
       suspects.insert(name);
@@ -279,7 +288,7 @@ class ParamNotOptimized final : public KeptRule {
       Heal(kMade, view, sink);
     }
     const bool all = optimized == 0 || all_foreign;
-    if (young && all) {
+    if (young && !idle && all) {
       // Gradients may yet be handed to it, as after inner steps by other optimizers.
     } else if (!both.empty()) {
       Tell(view, both, all, all_foreign || HoldsForeign(facts), sink);

@@ -114,6 +114,32 @@ TEST(ParamNotOptimized, AnOptimizerThatIsHandedItsGradients_TrainsACopy_AndAYoun
   EXPECT_EQ(late[0].step, 64);
 }
 
+// The optimizer of an older copy makes its updates, and there is another one.
+TEST(ParamNotOptimized, AnotherOptimizer_ThatTrainsSomethingElse_OrNeverSteps_ExcusesNothing) {
+  const auto told = [](bool older, bool other, const std::string& reach) {
+    std::string model = Model("null", "null", 2);
+    const std::size_t end = model.rfind(']');
+    model.insert(end, R"(, {"number": 1, "name": "SGD", "type": "SGD", "foreign": 1, "groups": [{"parameters": 1}]})");
+    FakeTrial trial;
+    trial.SetDocument("model", model);
+    for (int step = 0; step < 70; ++step) {
+      trial.Step().Loss(1);
+      if (older) trial.Event(EventKind::kOptimizerStep, 0);
+      if (other) trial.Event(EventKind::kOptimizerStep, 1);
+      if ((step & (step - 1)) == 0) trial.EventJson(reach);
+    }
+    return FindingsOf(trial, "ParamNotOptimized");
+  };
+  const std::string latents = R"({"kind": "reach", "without_gradient": [], "without_gradient_count": 0,
+    "foreign": [{"shape": [90, 8], "optimizer": "SGD"}], "reached_count": 2})";
+  for (const auto& findings : {told(true, true, latents), told(true, false, kAll)}) {
+    ASSERT_EQ(findings.size(), 1U);
+    EXPECT_EQ(findings[0].severity, Severity::kStop);
+  }
+  // One of a training before, which no longer steps; the latents may be all that is to be trained.
+  EXPECT_TRUE(told(false, true, latents).empty());
+}
+
 TEST(ParamNotOptimized, AnOptimizerWhoseTensorsThePassReaches_TrainsThem) {
   const std::string reach = R"({"kind": "reach", "without_gradient": [], "without_gradient_count": 0,
     "foreign": [{"shape": [8, 8], "optimizer": "Adam"}, {"shape": [9], "optimizer": "Adam"}], "reached_count": 2})";

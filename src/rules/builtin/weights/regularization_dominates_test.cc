@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -271,12 +272,18 @@ TEST(WeightUpdateRatio, WeightsThrownAwayAndALossThatLeavesItsLevel_Stop) {
 }
 
 // Losses of 40 updates; the first update moves all weights by `jolt` times their size, the others by a
-// hundredth.
-std::vector<Finding> FromTheStart(double jolt, const std::function<double(int)>& loss) {
+// hundredth. The model has `layers`, and one more that begins at zero.
+std::vector<Finding> FromTheStart(double jolt, const std::function<double(int)>& loss, int layers = 2) {
   FakeTrial trial;
   for (int step = 0; step < 40; ++step) {
-    trial.Step().Loss(loss(step)).Tensor("a.weight", Role::kWeight, {1});
-    if (step > 0) trial.Difference("a.weight", 1, step == 1 ? jolt : 0.01, 1, 1);
+    trial.Step().Loss(loss(step));
+    for (int layer = 0; layer < layers; ++layer) {
+      const std::string name = std::string(1, static_cast<char>('a' + layer)) + ".weight";
+      trial.Tensor(name, Role::kWeight, {1});
+      if (step > 0) trial.Difference(name, 1, step == 1 ? jolt : 0.01, 1, 1);
+    }
+    trial.Tensor("zero.weight", Role::kWeight, {0.001 * step});
+    if (step > 0) trial.Difference("zero.weight", 1, 0.001, 0.001 * (step - 1), 1);
   }
   return FindingsOf(trial, "WeightUpdateRatio", ParameterSet::kLuff);
 }
@@ -292,6 +299,9 @@ TEST(WeightUpdateRatio, FirstUpdatesThatMakeTheLossManyTimesThatOfTheDrawnModel_
     EXPECT_EQ(findings[0].since_step, 1);
     EXPECT_NE(findings[0].what.find("3.9 times"), std::string::npos) << findings[0].what;
     EXPECT_TRUE(FromTheStart(0.1, loss).empty());  // not by an update that was too large
+    // One layer has nothing to lose, nor what began at zero.
+    EXPECT_TRUE(FromTheStart(0.5, loss, 1).empty());
+    EXPECT_TRUE(FromTheStart(0.5, loss, 0).empty());
   }
 }
 

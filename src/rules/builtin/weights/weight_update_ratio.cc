@@ -179,7 +179,7 @@ class Luff final : public KeptRule {
     if (any) Small(view, all_small, rests, largest, lead, std::move(others), sink);
     Overwritten(view, lasting.before_sq > 0 ? lasting : move, !(lasting.before_sq > 0), sink);
     const double loss = tracker_.series().size() == 1 && !recent_.empty() ? recent_.back() : std::nan("");
-    if (first_.Judge(view, move, loss, &open_small_, sink)) small_since_step_ = 0;
+    if (first_.Judge(view, move, lasting, loss, &open_small_, sink)) small_since_step_ = 0;
     if (!first_.said_small() && slow_.OnStep(view, loss, sink)) slow_told_ = true;
   }
 
