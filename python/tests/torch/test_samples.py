@@ -238,6 +238,18 @@ def test_a_minus_is_withdrawn_when_the_loss_is_minimised_too(watched, functional
     assert told == [["CrossEntropyLoss"], []]
 
 
+def test_a_disturbance_that_is_to_make_the_loss_larger_is_no_mistake(watched, functional):
+    _, session = watched(ROLES)
+    model = nn.Linear(6, 3)
+    disturbance = torch.zeros(6, requires_grad=True)
+    optimizer = torch.optim.SGD([disturbance], lr=0.01)
+    for x, y in cases.batches(4):
+        optimizer.zero_grad()
+        (-F.cross_entropy(model(x + disturbance), y)).backward()
+        optimizer.step()
+    assert not [event for event in session.json_events if event["kind"] == "maximised"]
+
+
 def _scaled_sum(output, y, loss):
     return (loss * 2 + (output**2).sum() / output.numel()) / 1e6
 

@@ -46,6 +46,9 @@ class FirstLeap {
   /// Returns the finding, once, without rates.
   [[nodiscard]] bool OnStep(const StepView& view, const WeightMove& move, double loss, Finding* finding);
 
+  /// The loss of the model as it was drawn; 0 before there is one.
+  [[nodiscard]] double drawn_loss() const noexcept { return losses_.empty() ? 0 : losses_.front(); }
+
   void VisitFields(Fields& io);
 
  private:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/format.h"
 #include "rules/facts/model_facts.h"
@@ -85,7 +86,13 @@ void FirstUpdates::Leaps(const StepView& view, const WeightMove& move, double lo
   Finding finding = Begin("leaps", view.rows.info);
   if (!leap_.OnStep(view, move, loss, &finding) || said_) return;
   said_ = true;
+  leapt_ = finding.tensor;
   Report(std::move(finding), sink);
+}
+
+std::string FirstUpdates::Recovered(double level) {
+  if (leapt_.empty() || !(level < kLeft * leap_.drawn_loss())) return {};
+  return std::exchange(leapt_, {});
 }
 
 void FirstUpdates::Report(Finding finding, Sink& sink) const {
@@ -175,6 +182,7 @@ void FirstUpdates::VisitFields(Fields& io) {
   io("said_small", said_small_);
   io("gradients", gradients_);
   io("leap", leap_);
+  io("leapt", leapt_);
 }
 
 }  // namespace luff::rules

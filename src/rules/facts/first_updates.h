@@ -20,6 +20,7 @@ class FirstUpdates {
  public:
   static constexpr double kStill = 1e-5;      // of a weight's norm per update
   static constexpr std::int64_t kEarly = 32;  // updates that are judged
+  static constexpr double kLeft = 0.01;       // of a loss: nothing is left to learn
 
   struct Limits : FirstLeap::Limits {
     double thrown = 1;
@@ -36,6 +37,9 @@ class FirstUpdates {
   bool Judge(const StepView& view, const WeightMove& move, const WeightMove& lasting, double loss,
              std::string* open_small, Sink& sink);
   [[nodiscard]] bool said_small() const noexcept { return said_small_; }
+  /// Returns, once, the tensor of the finding "leaps" when the loss, as a mean of some, is next to nothing
+  /// beside that of the model as it was drawn: the training did not stay behind. Empty otherwise.
+  [[nodiscard]] std::string Recovered(double level);
 
   void VisitFields(Fields& io);
 
@@ -61,6 +65,7 @@ class FirstUpdates {
   bool over_ = false, said_ = false, said_small_ = false;
   std::map<std::string, double> gradients_;  // norms at the last step, by weight
   FirstLeap leap_;
+  std::string leapt_;  // tensor of the finding "leaps" while it stands
 };
 
 }  // namespace luff::rules

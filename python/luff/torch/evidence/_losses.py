@@ -493,10 +493,17 @@ class Losses:
             session.event_json(json.dumps({"kind": "maximised", "losses": sorted(self._maximised)}))
 
     def _ascends(self) -> bool:
-        """Returns whether an optimizer maximises: its user takes care of signs."""
+        """Returns whether the script means to ascend: an optimizer maximises, or none holds a weight of a model.
+
+        Who trains plain tensors against a loss, such as the disturbance of an image, often makes the loss larger.
+        """
         recorder = self._context.recorder
         living = recorder.living() if recorder is not None else ()
-        return any(group.get("maximize") for _, optimizer in living for group in optimizer.param_groups)
+        groups = [group for _, optimizer in living for group in optimizer.param_groups]
+        held = [p for group in groups for p in group["params"]]
+        return any(group.get("maximize") for group in groups) or (
+            bool(held) and not any(isinstance(p, torch.nn.Parameter) for p in held)
+        )
 
     def _parts(self, step: Step, root: Any) -> None:
         """Records the values of functional losses that a root sums up. They explain samples; the loss is the root."""

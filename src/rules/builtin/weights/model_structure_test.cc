@@ -119,7 +119,8 @@ TEST(ParamNotOptimized, AnotherOptimizer_ThatTrainsSomethingElse_OrNeverSteps_Ex
   const auto told = [](bool older, bool other, const std::string& reach) {
     std::string model = Model("null", "null", 2);
     const std::size_t end = model.rfind(']');
-    model.insert(end, R"(, {"number": 1, "name": "SGD", "type": "SGD", "foreign": 1, "groups": [{"parameters": 1}]})");
+    model.insert(
+        end, R"(, {"number": 1, "name": "SGD", "type": "SGD", "foreign": 1, "groups": [{"parameters": 1}]})");
     FakeTrial trial;
     trial.SetDocument("model", model);
     for (int step = 0; step < 70; ++step) {

@@ -305,6 +305,16 @@ TEST(WeightUpdateRatio, FirstUpdatesThatMakeTheLossManyTimesThatOfTheDrawnModel_
   }
 }
 
+TEST(WeightUpdateRatio, ALeapThatEndsFarBelowTheDrawnModel_Heals) {
+  const auto level = [](double last) {
+    return [last](int step) { return step == 0 ? 2.3 : step < 4 ? 9.0 : step < 30 ? 2.0 : last; };
+  };
+  const auto learnt = FromTheStart(0.5, level(0.01));
+  ASSERT_EQ(learnt.size(), 1U);
+  EXPECT_TRUE(learnt[0].healed);
+  EXPECT_FALSE(FromTheStart(0.5, level(0.5)).at(0).healed);
+}
+
 TEST(WeightUpdateRatio, LossesThatRiseOtherwise_AreNoLeap) {
   // One batch; losses that vary tenfold between batches; a loss that rises slowly; one below zero.
   EXPECT_TRUE(FromTheStart(0.5, [](int step) { return step == 2 ? 90.0 : 2.0; }).empty());

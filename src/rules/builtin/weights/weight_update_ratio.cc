@@ -180,6 +180,10 @@ class Luff final : public KeptRule {
     Overwritten(view, lasting.before_sq > 0 ? lasting : move, !(lasting.before_sq > 0), sink);
     const double loss = tracker_.series().size() == 1 && !recent_.empty() ? recent_.back() : std::nan("");
     if (first_.Judge(view, move, lasting, loss, &open_small_, sink)) small_since_step_ = 0;
+    if (!recent_.empty()) {
+      if (const std::string tensor = first_.Recovered(Level()); !tensor.empty())
+        sink.Heal("leaps", tensor, info.mode_step);
+    }
     if (!first_.said_small() && slow_.OnStep(view, loss, sink)) slow_told_ = true;
   }
 
@@ -315,10 +319,10 @@ class Luff final : public KeptRule {
     const auto& losses = tracker_.series();
     return !losses.empty() && std::all_of(losses.begin(), losses.end(), [](const auto& loss) {
       const LossSeries& series = loss.second;
-      return series.has_levels() && series.recent() >= 0 && series.recent() < kLeft * series.start();
+      return series.has_levels() && series.recent() >= 0 &&
+             series.recent() < FirstUpdates::kLeft * series.start();
     });
   }
-  static constexpr double kLeft = 0.01;
 
   // Weights that began at zero outgrow what they were at any rate, as under a warm-up: nothing is lost unless
   // the loss has become worse.
