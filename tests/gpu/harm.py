@@ -266,7 +266,7 @@ def harm(folder: Path, device: str = "cuda") -> Iterator[Row]:
 
 
 def _all_of(one: Callable[[Scripts], Iterator[Row]], scripts: Scripts) -> list[Row]:
-    rows = []
+    rows: list[Row] = []
     try:
         rows += one(scripts)
     except Exception as error:  # the others go on
