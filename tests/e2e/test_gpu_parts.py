@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 HERE = Path(__file__).resolve().parents[1] / "gpu"
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Threads of models this small only wait for each other: on a busy machine for ten times as long as they work."""
+    torch = pytest.importorskip("torch")
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    yield
+    torch.set_num_threads(before)
 
 
 def part_of(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
@@ -48,7 +61,8 @@ def test_the_sanitizer_is_skipped_where_nothing_runs(tmp_path: Path, monkeypatch
 
 def test_models_have_their_sizes_and_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     models = part_of("models", monkeypatch)
-    torch = pytest.importorskip("torch")
+    import torch
+
     with torch.device("meta"):
         sizes = [sum(p.numel() for p in make().parameters()) for make, _, _ in models.MODELS.values()]
     assert sizes[0] == 25_557_032
@@ -94,7 +108,6 @@ def test_peers_that_cannot_be_imported_are_skipped(tmp_path: Path, monkeypatch: 
 
 
 def test_scripts_end_as_without_luff(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("torch")
     harm = part_of("harm", monkeypatch)
     rows = list(harm.harm(tmp_path, "cpu"))
     assert len(rows) == 3
@@ -110,6 +123,15 @@ def test_what_breaks_or_ends_otherwise_is_told(tmp_path: Path, monkeypatch: pyte
     assert "why" in told
     assert harm._same(ended([], 0, "", ""), ended([], 3, "", ""))[0] is False
 
+    assert harm.finished(["/bin/sh", "-c", "echo a; exit 3"], tmp_path, {}, 30).stdout == "a\n"
+    job = "sleep 300 & echo $! >pid; wait"
+    late = harm.finished(["/bin/sh", "-c", job], tmp_path, {}, 1)
+    assert (late.returncode, late.stderr) == (-1, "not done in 1 s")
+    until = time.monotonic() + 20
+    while harm.lives(int((tmp_path / "pid").read_text())) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not harm.lives(int((tmp_path / "pid").read_text()))
+
     def breaks(_: object) -> None:
         raise RuntimeError("no run")
 
@@ -118,9 +140,52 @@ def test_what_breaks_or_ends_otherwise_is_told(tmp_path: Path, monkeypatch: pyte
     assert "no run" in row["detail"]
 
 
+def test_how_long_a_script_lives_after_sigterm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one whose parent has not asked for it yet: it has ended."""
+    harm = part_of("harm", monkeypatch)
+    at_once = ["/bin/sh", "-c", "echo $$; exec sleep 300"]
+    later = ["/bin/sh", "-c", "trap 'sleep 1; exit' TERM; echo $$; while :; do sleep 0.1; done"]
+    assert harm.seconds_to_end(at_once, tmp_path) < 1
+    assert 1 <= harm.seconds_to_end(later, tmp_path) < 20
+    assert harm.seconds_to_end(["/bin/sh", "-c", "exit 1"], tmp_path) is None
+    assert harm.seconds_to_end(["/bin/sh", "-c", "echo none"], tmp_path) is None
+
+
+def test_a_driver_that_fails_is_no_missing_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels = part_of("kernels", monkeypatch)
+    codes = {"cuInit": 0}
+
+    class Library:
+        def __getattr__(self, name: str) -> object:
+            return lambda *_: codes.get(name, 0)
+
+    monkeypatch.setattr(kernels.ctypes, "CDLL", lambda _: Library())
+    codes["cuModuleLoadData"] = 209  # no machine code for this device
+    with pytest.raises(RuntimeError, match="cuModuleLoadData failed with 209") as failure:
+        kernels.Driver("double")
+    assert not isinstance(failure.value, kernels.NoDevice)
+    codes["cuInit"] = 100
+    with pytest.raises(kernels.NoDevice, match="cuInit failed with 100"):
+        kernels.Driver("double")
+
+
+def test_a_group_of_which_one_fails_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what was trained before it counts."""
+    identical = part_of("identical", monkeypatch)
+    monkeypatch.setattr(identical, "OTHERS_S", 0.5)
+    began = time.monotonic()
+    waits = "case \"$*\" in *'--rank 0'*) sleep 300;; *) echo why >&2; exit 3;; esac"
+    found = identical._trained(["/bin/sh", "-c", waits, "sh"], "cpu", ["ddp_of_two"], 2, tmp_path, False)
+    assert found["ddp_of_two"]["error"] == "why"
+    assert time.monotonic() - began < 20
+    first = 'echo \'{"name": "sgd", "digest": "a", "peak": 0}\'; kill -SEGV $$'
+    found = identical._trained(["/bin/sh", "-c", first], "cpu", ["sgd", "fused"], 0, tmp_path, False)
+    assert found["sgd"] == {"name": "sgd", "digest": "a", "peak": 0}
+    assert found["fused"] == {"error": "ended with -11"}
+
+
 def test_ways_to_train_that_differ_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without Luff in one of two ways: bits differ, something was not recorded, or it does not train at all."""
-    pytest.importorskip("torch")
     monkeypatch.setenv("LUFF_TRAININGS_ACCELERATORS", "0")
     identical = part_of("identical", monkeypatch)
     other = tmp_path / "other.py"

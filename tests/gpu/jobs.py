@@ -12,6 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from harm import finished
+
 HERE = Path(__file__).resolve().parent
 BENCHMARKS = HERE.parents[1] / "benchmarks"
 Row = dict[str, Any]
@@ -48,10 +50,7 @@ def _luff_run(folder: Path, place: str, options: list[str], command: list[str]) 
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(BENCHMARKS), os.environ.get("PYTHONPATH", "")])
     }
-    done = subprocess.run(
-        [*whole, *command], cwd=folder, env=environment, capture_output=True, text=True, timeout=WITHIN_S,
-        check=False,
-    )  # fmt: skip
+    done = finished([*whole, *command], folder, environment, WITHIN_S)
     return done.returncode, done.stderr
 
 
@@ -78,15 +77,17 @@ def faults(
             ]
             for program in programs
         }
-    for program, done in jobs.items():
-        named = [job.result() for job in done]
-        rules = [rules for rules, _, _ in named]
-        good = rules[1] == rules[0] and bool(rules[0]) == (program not in HEALTHY)
-        good = good and all(ended == 0 for _, ended, _ in named)  # what did not train is silent, too
-        detail = f"{places[0]}: {rules[0]}, {places[1]}: {rules[1]}"
-        if not good:
-            detail += " " + named[1][2][-300:]
-        yield _row(f"{program} is named as on the CPU" if rules[0] else f"{program} is silent", good, detail)
+        for program, done in jobs.items():
+            named = [job.result() for job in done]
+            rules = [rules for rules, _, _ in named]
+            good = rules[1] == rules[0] and bool(rules[0]) == (program not in HEALTHY)
+            good = good and all(ended == 0 for _, ended, _ in named)  # what did not train is silent, too
+            detail = f"{places[0]}: {rules[0]}, {places[1]}: {rules[1]}"
+            if not good:
+                detail += " " + named[1][2][-300:]
+            yield _row(
+                f"{program} is named as on the CPU" if rules[0] else f"{program} is silent", good, detail
+            )
 
 
 def stop(folder: Path, places: tuple[str, str] = ("cpu", "cuda")) -> Iterator[Row]:

@@ -47,15 +47,25 @@ Row = dict[str, Any]
 Launch = tuple[str, int, np.ndarray]  # kernel, blocks, arguments
 
 
+class NoDevice(RuntimeError):
+    """There is no GPU that this process may use; all else that fails is a failure."""
+
+
 class Driver:
     """What is used of libcuda, in the primary context of device 0."""
 
     def __init__(self, library: str) -> None:
-        self._cuda = ctypes.CDLL(library)
+        try:
+            self._cuda = ctypes.CDLL(library)
+        except OSError as why:
+            raise NoDevice(str(why)) from why
         device, self._context, self._module = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_void_p()
         self._taken: list[int] = []
-        self("cuInit", 0)
-        self("cuDeviceGet", ctypes.byref(device), 0)
+        try:
+            self("cuInit", 0)
+            self("cuDeviceGet", ctypes.byref(device), 0)
+        except RuntimeError as why:
+            raise NoDevice(str(why)) from why
         self("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), device)
         self("cuCtxSetCurrent", self._context)
         self._image = zlib.decompress(IMAGE.read_bytes()[4:], -15)
@@ -389,25 +399,29 @@ def against_adamw(driver: Driver, repeats: int, parameters: int = 1_300_000_000)
     driver.give_back()
 
 
+def checks(library: str, gigabytes: float, repeats: int) -> Iterator[Row]:
+    driver = Driver(library)
+    yield from values(driver, gigabytes > 0)
+    if gigabytes:
+        yield from gates(driver, int(gigabytes * 1e9) // CHUNK * CHUNK, repeats)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--library", default="libcuda.so.1", help="the driver (default: the system's)")
     parser.add_argument("--gigabytes", type=float, default=4, help="read for the gates; 0: no gates")
     parser.add_argument("--repeats", type=int, default=30)
     args = parser.parse_args()
-    try:
-        driver = Driver(args.library)
-    except (OSError, AttributeError, RuntimeError) as why:
-        print(json.dumps(row("a GPU", None, str(why))))
-        return 0
     failed = False
-    for found in values(driver, args.gigabytes > 0):
-        failed |= found["status"] == "failed"
-        print(json.dumps(found), flush=True)
-    if args.gigabytes:
-        for found in gates(driver, int(args.gigabytes * 1e9) // CHUNK * CHUNK, args.repeats):
+    try:
+        for found in checks(args.library, args.gigabytes, args.repeats):
             failed |= found["status"] == "failed"
             print(json.dumps(found), flush=True)
+    except NoDevice as why:
+        print(json.dumps(row("a GPU", None, str(why))))
+    except Exception as why:  # an image that the driver refuses, a kernel that breaks the context
+        print(json.dumps(row("the kernels themselves", False, repr(why)[:500])))
+        failed = True
     return 1 if failed else 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -154,6 +155,7 @@ def models(folder: Path, which: Any = None, device: str = "cuda", turns: int = 6
     for name, (make, train, gib) in (which or MODELS).items():
         check = f"w+g every step, {name}"
         if device == "cuda":
+            gc.collect()
             torch.cuda.empty_cache()
             free = torch.cuda.mem_get_info()[0] / 2**30
             if free < gib:
@@ -162,8 +164,9 @@ def models(folder: Path, which: Any = None, device: str = "cuda", turns: int = 6
                 continue
         steps = {}
         torch.manual_seed(0)
-        steps["bare"] = train(make().to(device), device)
-        model = make().to(device)
+        with torch.device(device):  # where weights are drawn in no time
+            bare, model = make(), make()
+        steps["bare"] = train(bare, device)
         run = folder / name.split(",")[0].replace(" ", "_")
         hook = luff.torch.attach(model, run=str(run), collections=SUMMARIES, accelerators=True)
         steps["watched"] = train(model, device)
@@ -177,4 +180,4 @@ def models(folder: Path, which: Any = None, device: str = "cuda", turns: int = 6
             "value": ratio,
             "gate": 1.02,
         }
-        del steps, model, hook
+        del steps, bare, model, hook

@@ -8,6 +8,7 @@ environment's LUFF_TRAININGS_ACCELERATORS=0 lets Luff read the CPU only, as it d
 from __future__ import annotations
 
 import argparse
+import gc
 import hashlib
 import importlib
 import json
@@ -517,6 +518,7 @@ def trained(names: list[str], device: str, folder: str | None) -> Iterator[dict[
     """Trains each, one after the other."""
     for name in names:
         torch.manual_seed(0)
+        gc.collect()  # what the one before has left counts for none
         if device == "cuda":
             torch.cuda.synchronize()
             torch.cuda.empty_cache()

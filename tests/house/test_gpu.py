@@ -182,15 +182,73 @@ def test_what_a_part_that_is_late_has_printed_is_kept_and_its_jobs_end(tmp_path:
     )
     printed, broken = gpu_verb._outcome([sys.executable, str(script)], dict(os.environ), 5)
     assert json.loads(printed) == {"check": "first", "status": "passed"}
-    assert broken == "not done in the time for all parts"
-    status = Path(f"/proc/{(tmp_path / 'pid').read_text()}/status")
-    until = time.monotonic() + 20
-    while status.exists() and "State:\tZ" not in status.read_text() and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not status.exists() or "State:\tZ" in status.read_text()
+    assert broken == "not done in 5 s"
+    assert _ends(int((tmp_path / "pid").read_text()))
 
 
 def test_a_part_that_says_nothing_is_a_failure() -> None:
     assert gpu_verb._outcome(["/bin/sh", "-c", "exit 3"], dict(os.environ), 20) == ("", "ended with 3")
     said = gpu_verb._outcome(["/bin/sh", "-c", "echo why >&2; exit 3"], dict(os.environ), 20)
     assert said == ("", "why\n")
+
+
+@pytest.mark.parametrize(("how", "broken"), [("exit 1", ""), ("kill -SEGV $$", "ended with -11")])
+def test_a_crash_after_a_check_that_failed_is_told(how: str, broken: str) -> None:
+    """The kernels say by their exit code 1 that a check failed."""
+    line = '{"check": "first", "status": "failed"}'
+    said = gpu_verb._outcome(["/bin/sh", "-c", f"echo '{line}'; {how}"], dict(os.environ), 20)
+    assert said == (line + "\n", broken)
+
+
+def test_lines_that_are_no_outcomes_are_left_out() -> None:
+    good = '{"check": "first", "status": "passed"}'
+    printed = "\n".join([good, "{'a': 1}", '{"name": "other"}', "words", good[:20]])
+    assert gpu_verb._rows("cost", printed) == [{"part": "cost", "check": "first", "status": "passed"}]
+
+
+def test_a_build_counts_and_is_ended(tmp_path: Path) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    pid = tmp_path / "pid"
+    (tools / "cmake").write_text(f"#!/bin/sh\nsleep 300 & echo $! >{pid}; wait\n")
+    (tools / "cmake").chmod(0o755)
+    began = time.monotonic()
+    done = told(tmp_path, "--minutes", "0.05", PATH=f"{tools}:{os.environ['PATH']}")
+    assert done.returncode == 1
+    assert "not built in the time" in done.stderr
+    assert time.monotonic() - began < 60
+    assert _ends(int(pid.read_text()))
+
+
+def test_what_runs_ends_with_the_command(tmp_path: Path) -> None:
+    """SIGTERM, as a scheduler sends it: no part outlives the command, and what was found is written."""
+    wheel(tmp_path)
+    python = tmp_path / "pretending"
+    pretending(tmp_path)
+    shell = python.read_text().splitlines()
+    pid = tmp_path / "pid"
+    part = f'case "$2" in samples) sleep 300 & echo $! >{pid}; wait;; esac'
+    python.write_text("\n".join([shell[0], part, *shell[1:]]) + "\n")
+    out = tmp_path / "out.json"
+    command = [str(ROOT / "dev"), "gpu", "--python", str(python), "--wheel", str(tmp_path), "--out", str(out)]
+    process = subprocess.Popen([*command, "--only", "kernels,samples"], stdout=subprocess.DEVNULL)
+    until = time.monotonic() + 60
+    while (not pid.exists() or not pid.read_text().strip()) and time.monotonic() < until:
+        time.sleep(0.05)
+    process.terminate()
+    assert process.wait(timeout=30) == 143
+    assert _ends(int(pid.read_text()))
+    assert [row["part"] for row in json.loads(out.read_text())["rows"]] == ["kernels"]
+
+
+def _ends(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/status")
+    until = time.monotonic() + 20
+    while time.monotonic() < until:
+        try:
+            if "State:\tZ" in status.read_text():
+                return True
+        except OSError:
+            return True
+        time.sleep(0.05)
+    return False

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
@@ -38,6 +39,10 @@ PARTS = {
 #: Parts that measure no time and fill no memory: several at once.
 BESIDE = ("values", "forms", "samples", "identical", "frameworks", "faults", "stop")
 LIMIT_S = 480
+PART_S = 200  # a part that hangs leaves time for others
+#: What an interrupt ends, and whether one came.
+_running = set()
+_interrupted = threading.Event()
 #: What torch says, what Luff needs and this Python lacks, and of which version it is.
 FACTS = """
 import importlib.util, json, sys, torch
@@ -60,7 +65,10 @@ def gpu_arguments(parser):
         help="a wheel of Luff for that Python, or a folder of wheels, instead of building here",
     )  # fmt: skip
     parser.add_argument(
-        "--minutes", type=float, default=LIMIT_S / 60, help="for all parts (default: %(default)g)"
+        "--minutes",
+        type=float,
+        default=LIMIT_S / 60,
+        help="for the build and all parts (default: %(default)g)",
     )
     parser.add_argument("--out", type=Path, metavar="FILE", help="also write the outcomes as JSON")
 
@@ -70,6 +78,10 @@ def gpu_main(args):
     unknown = [part for part in wanted if part not in PARTS]
     if unknown:
         raise Failed(f"no part {', '.join(unknown)}; there are: {', '.join(PARTS)}")
+    until = time.monotonic() + args.minutes * 60
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM)
+    )  # as an interrupt: jobs are ended
     python, facts, why = _python(args.python)
     rows = []
     about = {"device": None, "torch": None}
@@ -80,10 +92,10 @@ def gpu_main(args):
         say(f"{facts[3]}, torch {facts[0]}, CUDA {facts[1]}: {python}")
         if facts[4]:
             raise Failed(f"{python} lacks {' and '.join(facts[4])}, which Luff needs: install them there")
-        environment = _unpacked(args.wheel, facts[5]) if args.wheel else _built(python)
+        environment = _unpacked(args.wheel, facts[5]) if args.wheel else _built(python, until)
         about = _about(facts)
         try:
-            _run(python, environment, wanted, args.minutes * 60, rows, lambda: _write(args.out, about, rows))
+            _run(python, environment, wanted, until, rows, lambda: _write(args.out, about, rows))
         finally:  # also of a run that is interrupted
             _write(args.out, about, rows)
     _table(rows)
@@ -135,7 +147,7 @@ def _python(given):
     return None, None, why
 
 
-def _built(python):
+def _built(python, until):
     """Builds Luff for this Python, without network; returns what a process needs to use it."""
     folder = ROOT / "build" / "gpu"
     commands = [
@@ -145,11 +157,13 @@ def _built(python):
     ]  # fmt: skip
     for command in commands:
         try:
-            done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
-            said = "" if done.returncode == 0 else (done.stdout + done.stderr)[-2000:]
+            code, out, errors = _finished(list(map(str, command)), None, until - time.monotonic())
+            said = "" if code == 0 else (out + errors)[-2000:]
         except OSError as error:
-            said = str(error)
-        if said:
+            code, said = 1, str(error)
+        if code is None:
+            raise Failed(f"Luff was not built in the time for all (--minutes); {folder} has what was\n{said}")
+        if code != 0:
             raise Failed(
                 f"Luff cannot be built for {python}: it needs the packages of system-packages.txt, and nanobind in"
                 " this Python. Where they cannot be had, make a wheel elsewhere (./dev wheel --only 3.12), bring it,"
@@ -188,29 +202,38 @@ def _environment(package, command):
     }
 
 
-def _run(python, environment, parts, limit_s, rows, written):
+def _run(python, environment, parts, until, rows, written):
     """Runs the parts, and adds their outcomes to the rows as they come."""
-    until = time.monotonic() + limit_s
-    beside = [part for part in parts if part in BESIDE]
-    with ThreadPoolExecutor(min(3, max(1, (os.cpu_count() or 1) // 4))) as pool:
-        jobs = [pool.submit(_part, python, environment, part, until) for part in beside]
-        for job in jobs:
-            rows += job.result()
+
+    def alone(some):
+        for part in some:
+            rows.extend(_part(python, environment, part, until))
             written()
-    for part in parts:
-        if part not in BESIDE:
-            rows += _part(python, environment, part, until)
-            written()
-    rows.sort(key=lambda row: parts.index(row["part"]))
+
+    try:
+        alone([part for part in parts if part == "kernels"])  # all others depend on them
+        beside = [part for part in parts if part in BESIDE]
+        with ThreadPoolExecutor(min(3, max(1, (os.cpu_count() or 1) // 4))) as pool:
+            jobs = [pool.submit(_part, python, environment, part, until) for part in beside]
+            try:
+                for job in jobs:
+                    rows += job.result()
+                    written()
+            except BaseException:  # before the pool waits for its threads
+                _end_all()
+                raise
+        alone([part for part in parts if part not in (*BESIDE, "kernels")])
+    finally:
+        rows.sort(key=lambda row: parts.index(row["part"]))
 
 
 def _part(python, environment, part, until):
     began = time.monotonic()
-    if began > until:
+    if began > until or _interrupted.is_set():
         return [{"part": part, "check": PARTS[part], "status": "skipped", "detail": "no time was left"}]
     command = [SCRIPTS / "kernels.py"] if part == "kernels" else [SCRIPTS / "parts.py", part]
-    out, broken = _outcome([python, *map(str, command)], environment, until - began)
-    found = [{"part": part} | json.loads(line) for line in out.splitlines() if line.startswith("{")]
+    out, broken = _outcome([python, *map(str, command)], environment, min(until - began, PART_S))
+    found = _rows(part, out)
     if broken or not found:
         detail = broken or "said nothing"
         found.append({"part": part, "check": PARTS[part], "status": "failed", "detail": detail})
@@ -218,28 +241,58 @@ def _part(python, environment, part, until):
     return found
 
 
+def _rows(part, printed):
+    """The outcomes among what a part printed; a line that it did not finish is none."""
+    found = []
+    for line in printed.splitlines():
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict) and "check" in row and "status" in row:
+            found.append({"part": part} | row)
+    return found
+
+
 def _outcome(command, environment, limit_s):
     """What a script printed, and why it did not end well; "" if it did."""
-    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as said:
+    code, printed, errors = _finished(command, environment, limit_s)
+    if code is None:
+        return printed, f"not done in {limit_s:.0f} s"
+    failed = any('"failed"' in line for line in printed.splitlines())
+    if code == 0 or (code == 1 and failed):  # which is how the kernels say that checks failed
+        return printed, ""
+    return printed, errors[-500:] or f"ended with {code}"
+
+
+def _finished(command, environment, limit_s):
+    """Runs a command; returns its exit code, None if it was not done in time, and what it printed."""
+    with (
+        tempfile.TemporaryFile("w+", errors="replace") as out,
+        tempfile.TemporaryFile("w+", errors="replace") as said,
+    ):
         process = subprocess.Popen(
-            command, env=environment, stdout=out, stderr=said, start_new_session=True
-        )  # a group of its own: the jobs that a part starts end with it
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=said,
+            start_new_session=True,
+        )  # a group of its own: the jobs that it starts end with it
+        _running.add(process)
         late = False
         try:
+            if _interrupted.is_set():
+                _end(process)
             process.wait(timeout=max(limit_s, 1))
         except subprocess.TimeoutExpired:
             late = True
         finally:
             _end(process)
+            _running.discard(process)
         out.seek(0)
         said.seek(0)
-        printed, errors = out.read(), said.read()
-    if late:
-        return printed, "not done in the time for all parts"
-    failed = any('"failed"' in line for line in printed.splitlines())
-    if process.returncode == 0 or failed:
-        return printed, ""
-    return printed, errors[-500:] or f"ended with {process.returncode}"
+        return None if late else process.returncode, out.read(), said.read()
 
 
 def _end(process):
@@ -249,6 +302,16 @@ def _end(process):
     except ProcessLookupError:
         pass
     process.wait()
+
+
+def _end_all():
+    """Ends what runs in other threads, and lets them begin nothing more."""
+    _interrupted.set()
+    for process in list(_running):
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
 
 
 def _table(rows):

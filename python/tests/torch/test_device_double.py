@@ -212,7 +212,15 @@ def test_ways_to_train(tmp_path, monkeypatch):
 
 @needs_double
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["fsdp", pytest.param("ddp", marks=pytest.mark.thorough), "ddp_of_two"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "fsdp",
+        # On the CPU both are tested often, and on the double what they wrap.
+        pytest.param("ddp", marks=pytest.mark.thorough),
+        pytest.param("ddp_of_two", marks=pytest.mark.thorough),
+    ],
+)
 def test_ways_to_train_in_a_group(tmp_path, monkeypatch, name):
     wrong, rows = ways(tmp_path, monkeypatch, [name])
     assert wrong == []
