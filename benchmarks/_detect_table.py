@@ -172,6 +172,7 @@ def write_docs(results: dict[str, Any], pages: dict[str, str]) -> None:
     path.write_text(_between(path.read_text(), begin, end, tables(results)))
     rows = {row["rule"]: row for row in rule_rows(results)}
     healthy, twins = len(results["healthy"]), len(results["twins"])
+    seeds = f"seed{'s' if ',' in results['meta']['seeds'] else ''} {results['meta']['seeds']}"
     for rule, page in pages.items():
         row = rows.get(rule)
         if row is None:
@@ -185,12 +186,14 @@ def write_docs(results: dict[str, Any], pages: dict[str, str]) -> None:
             said = "no program of the fault bench has its fault"
         alarms = (row["healthy"], row["twins"]) if row else (0, 0)
         line = (
-            f"**Measured** on the [fault bench](../detection.md), seeds {results['meta']['seeds']}: {said}; alarms: "
+            f"**Measured** on the [fault bench](../detection.md), {seeds}: {said}; alarms: "
             f"{alarms[0]} of {healthy} healthy trainings, {alarms[1]} of {twins} repaired ones."
         )
         file = root / page
         parts = file.read_text().rstrip().split("\n\n")
-        if row is None and parts[-1].startswith("**Measured** on the boosting programs"):
-            continue  # measured separately, where XGBoost is installed
+        if parts[-1].startswith("**Measured**") and not parts[-1].startswith(
+            "**Measured** on the [fault bench]"
+        ):
+            continue  # measured in another way, which the page tells
         kept = [text for text in parts if not text.startswith("**Measured**")]
         file.write_text("\n\n".join([*kept, line]) + "\n")

@@ -88,15 +88,19 @@ def run(luff: str, training: Training, folder: Path, extra: list[str]) -> int:
 
 
 def check(luff: str, folder: Path, extra: list[str]) -> int:
-    """Checks a kept run with today's rules. Returns 0, or the exit code of a check that failed."""
-    done = subprocess.run(
-        [luff, "check", str(folder / "run"), "--json", *extra],
-        capture_output=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-    (folder / "raw.jsonl").write_bytes(done.stdout)
-    return 0 if done.returncode in (0, 1, 3) else done.returncode
+    """Checks the kept runs of a training with today's rules. Returns 0, or the exit code of a check that failed."""
+    found, code = b"", 0
+    for run_path in sorted(path for path in folder.glob("run*") if (path / "run.json").exists()):
+        done = subprocess.run(
+            [luff, "check", str(run_path), "--json", *extra],
+            capture_output=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+        found += done.stdout
+        code = code if done.returncode in (0, 1, 3) else done.returncode
+    (folder / "raw.jsonl").write_bytes(found)
+    return code
 
 
 _BUILDING = threading.Lock()
