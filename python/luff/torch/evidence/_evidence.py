@@ -91,6 +91,7 @@ class Evidence:
             self.passes,
             self._graph_values.layers,
             self._graph_values.single,
+            self._graph_values.first_axis,
             self._graph_values.axes,
             self._graph_values.norms,
         )

@@ -17,6 +17,7 @@ from luff.torch.capture._memory import Array, array_of
 from luff.torch.capture._names import Names
 from luff.torch.evidence._events import WaitingEvents
 from luff.torch.evidence._exchanged_axes import ExchangedAxes
+from luff.torch.evidence._first_axis_softmax import FirstAxisSoftmax
 from luff.torch.evidence._fused import Fused
 from luff.torch.evidence._linear_layers import LinearLayers
 from luff.torch.evidence._shared_norms import SharedNorms
@@ -59,6 +60,7 @@ class GraphValues(WaitingEvents):
         self._worth = False  # whether the last look has found something
         self.layers = LinearLayers()
         self.single = SingleSoftmax()
+        self.first_axis = FirstAxisSoftmax()
         self.axes = ExchangedAxes()
         self.norms = SharedNorms()
 
@@ -73,6 +75,7 @@ class GraphValues(WaitingEvents):
         if len(nodes) < _MAX_NODES:
             self.layers.look(nodes, users, names)
             self.single.look(nodes, names)
+            self.first_axis.look(nodes)
             self.axes.look(nodes, users)
             self.norms.look(nodes, names)
         maps, codes, crossed = _look(nodes, users)

@@ -21,6 +21,7 @@ from luff.torch.capture._graphs import nodes_behind
 from luff.torch.capture._memory import Budget, array_of, read_scalar
 from luff.torch.evidence._step import StepContext
 from luff.torch.replay._domains import is_bad, operator_of, reason_of, saved_by
+from luff.torch.replay._draws import Draws
 from luff.torch.replay._replay import Replay, frames_of_user
 
 __all__ = ["NonFinite", "Producer", "find_in_graph"]
@@ -64,6 +65,7 @@ class NonFinite:
 
     def __init__(self, context: StepContext) -> None:
         self._context = context
+        self.draws = Draws()
         self._autopsies = 0
         self._replays = 0
         self._bad_step = -2  # the last step with a non-finite loss
@@ -145,7 +147,7 @@ class NonFinite:
             return None, ""
         self._replays += 1
         models = self._context.called.models()
-        started = Replay.start(frames_of_user(), root, backward, self._context.names, models)
+        started = Replay.start(frames_of_user(), root, backward, self._context.names, models, self.draws)
         return (None, started) if isinstance(started, str) else (started, "")
 
     def _in_weights(self, models: Iterable[Any]) -> Producer | None:

@@ -152,6 +152,8 @@ class Machine(Steps):
         if step is None:
             return True
         step.forwards += 1
+        if step.mode == _TRAIN:
+            self.evidence.nonfinite.draws.call_begins(module, step.forwards == 1)
         if self.borders is not None:
             self.borders.begins(_FORWARD_PHASE)
         tracing = Profilers.tracing
@@ -546,6 +548,7 @@ class Machine(Steps):
             if step.summed_losses:
                 self.losses.updated(step)
             self.evidence.update_ended(record, optimizer, in_backward)
+        self.evidence.nonfinite.draws.updated()
         record.updates = True
         self.recorder.settings_of(record, optimizer, step)  # a scheduler may change them before the step ends
         if self.due & _STATES:

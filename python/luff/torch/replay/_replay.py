@@ -21,6 +21,7 @@ import torch
 
 from luff._descriptor import Descriptor
 from luff.torch.replay import _isolation
+from luff.torch.replay._draws import Draws
 
 __all__ = ["Replay", "first_in_child", "frames_of_user", "of_user", "wait_for"]
 
@@ -74,7 +75,7 @@ class Replay:
 
     @staticmethod
     def start(
-        frames: list[Any], root: Any, backward: bool, names: Any, models: Iterable[Any]
+        frames: list[Any], root: Any, backward: bool, names: Any, models: Iterable[Any], draws: Draws
     ) -> Replay | str:
         """Forks a child that evaluates the step again; returns the reason if that is not allowed.
 
@@ -90,6 +91,8 @@ class Replay:
             Names of modules.
         models
             Models whose parameters and buffers the step uses.
+        draws
+            States of the random numbers that the step has drawn from.
         """
         if not frames:
             return "no function of the script is running"
@@ -100,7 +103,7 @@ class Replay:
         def search() -> dict[str, Any] | None:
             from luff.torch.replay import _retrace
 
-            return _retrace.search(frames, root, backward, names)
+            return _retrace.search(frames, root, backward, names, draws)
 
         return _forked(search, {frame.f_code.co_filename for frame in frames})
 

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from luff.torch.capture._memory import array_of
 from luff.torch.replay._derivative import derivative
 from luff.torch.replay._domains import reason_of
+from luff.torch.replay._draws import Draws
 from luff.torch.replay._statements import (
     assign,
     block,
@@ -165,7 +166,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 # Statements --------------------------------------------------------------------------------------------------------
 
 
-def search(frames: list[Any], root: Any, backward: bool, names: Any) -> dict[str, Any] | None:
+def search(frames: list[Any], root: Any, backward: bool, names: Any, draws: Draws) -> dict[str, Any] | None:
     """Returns what a replay finds, or None.
 
     Parameters
@@ -178,6 +179,8 @@ def search(frames: list[Any], root: Any, backward: bool, names: Any) -> dict[str
         Whether the loss is finite and its gradients are not.
     names
         Names of modules and parameters.
+    draws
+        States of the random numbers that the step has drawn from.
     """
     outside: dict[str, Any] | None = None
     for frame in frames:
@@ -189,10 +192,13 @@ def search(frames: list[Any], root: Any, backward: bool, names: Any) -> dict[str
             continue
         statements, current = block(tree, frame.f_lineno)
         if backward:
-            found = derivative(frame, statements)
+            with draws.again():
+                found = derivative(frame, statements)
         else:
-            found, seen = _forward(frame, statements, current, root, names)
-            found = found or _in_order(frame, statements, names)
+            with draws.again():
+                found, seen = _forward(frame, statements, current, root, names)
+            with draws.again():
+                found = found or _in_order(frame, statements, names)
             outside = seen or outside
         if found:
             return found

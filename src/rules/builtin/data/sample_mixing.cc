@@ -77,6 +77,7 @@ class SampleMixing final : public KeptRule {
     io("length", length_);
     io("lengths_differ", lengths_differ_);
     io("padded", padded_);
+    io("first_axis", first_axis_);
     io("reader", reader_);
   }
 
@@ -94,6 +95,8 @@ class SampleMixing final : public KeptRule {
   // Reports a model of tokens whose answer for a row changes with other rows: it was asked, in evaluation
   // mode.
   void Asked(const StepView& view, Sink& sink) {
+    for (const auto& event : view.index.json_events("softmax_first_axis"))
+      first_axis_ = ShapeIn(*event, "shape");
     for (const auto& answer : view.index.json_events("causal")) {
       const double across = NumberIn(*answer, "across");
       if (!(across > kAcross) || !told_.insert("asked").second) continue;
@@ -107,6 +110,16 @@ class SampleMixing final : public KeptRule {
       finding.remedy = "set batch_first=True where inputs are (batch, time, features), or transpose them";
       finding.causes = {"batch_first=True is missing", "a transposition that is missing or doubled",
                         "a reshape that moves values to other samples"};
+      if (!first_axis_.empty()) {
+        finding.causes.insert(finding.causes.begin(),
+                              fmt::format("a softmax along the first axis (dim=0) of ({}): if the samples lie "
+                                          "there, it shares 1 out among them",
+                                          first_axis_));
+        finding.remedy =
+            "give the softmax the axis whose values it is to weigh (dim=-1 for attention over places); if its "
+            "first axis is not that of the samples, " +
+            finding.remedy;
+      }
       finding.evidence = {{"change", across}};
       finding.threshold =
           fmt::format("more than {:g} of the outputs' spread, asked of the model itself (Luff)", kAcross);
@@ -374,6 +387,7 @@ class SampleMixing final : public KeptRule {
   std::set<std::string> told_, innocent_;
   std::int64_t length_ = -1;  // of the newest rows of ids
   bool lengths_differ_ = false;
+  std::string first_axis_;  // shape of what a softmax takes along its first axis; empty: none does
   std::array<double, 3> padded_{};  // the model's answer: median change, rows, least change
 };
 
@@ -381,7 +395,7 @@ class SampleMixing final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<SampleMixing>(kName, kParams);
-  spec.version = 5;  // 2: cause "reshape"; 3: "padding"; 4: "place"; 5: "axes"
+  spec.version = 6;  // 2: cause "reshape"; 3: "padding"; 4: "place"; 5: "axes"; 6: softmax among causes
   spec.summary =
       "outputs that depend on the other samples of the batch or on a sample's place in it, or axes that a "
       "reshape has mixed";

@@ -100,6 +100,28 @@ TEST(SampleMixing, AModelThatAnswersOtherwiseWithOtherRows_IsTold) {
   EXPECT_TRUE(asked("null").empty());
 }
 
+TEST(SampleMixing, ASoftmaxAlongTheFirstAxis_IsNamedWhereTheModelSaysThatRowsMix) {
+  const auto asked = [](const char* across, bool softmax) {
+    FakeTrial trial;
+    for (int step = 0; step < 6; ++step) {
+      trial.Step().Loss(2);
+      if (step == 1 && softmax)
+        trial.EventJson(R"({"kind": "softmax_first_axis", "shape": [640, 10]})");
+      if (step == 3)
+        trial.EventJson(std::string(R"({"kind": "causal", "step": 2, "sees": false, "across": )") + across +
+                        "}");
+    }
+    return testing::FindingsOf(trial, "SampleMixing", ParameterSet::kLuff);
+  };
+  const auto found = asked("0.5", true);
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_NE(found[0].causes[0].find("(dim=0) of (640, 10)"), std::string::npos) << found[0].causes[0];
+  EXPECT_EQ(found[0].causes.size(), 4U);
+  EXPECT_EQ(found[0].remedy.find("give the softmax"), 0U);
+  EXPECT_EQ(asked("0.5", false)[0].causes.size(), 3U);
+  EXPECT_TRUE(asked("1e-6", true).empty());  // places lie first: nothing mixes
+}
+
 TEST(SampleMixing, AReshapeThatMovesTheBatch_IsTold_IfTheModelSaysSo) {
   const auto asked = [](const std::string& across, const std::string& shape = "[2, 32, 16]", int at = 66) {
     FakeTrial trial;
