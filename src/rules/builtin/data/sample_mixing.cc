@@ -111,12 +111,14 @@ class SampleMixing final : public KeptRule {
       finding.causes = {"batch_first=True is missing", "a transposition that is missing or doubled",
                         "a reshape that moves values to other samples"};
       if (!first_axis_.empty()) {
-        finding.causes.insert(finding.causes.begin(),
-                              fmt::format("a softmax along the first axis (dim=0) of ({}): if the samples lie "
-                                          "there, it shares 1 out among them",
-                                          first_axis_));
+        finding.causes.insert(
+            finding.causes.begin(),
+            fmt::format("a softmax along the first axis (dim=0) of ({}): if the samples lie "
+                        "there, it shares 1 out among them",
+                        first_axis_));
         finding.remedy =
-            "give the softmax the axis whose values it is to weigh (dim=-1 for attention over places); if its "
+            "give the softmax the axis whose values it is to weigh (dim=-1 for attention over places); if "
+            "its "
             "first axis is not that of the samples, " +
             finding.remedy;
       }
@@ -387,7 +389,7 @@ class SampleMixing final : public KeptRule {
   std::set<std::string> told_, innocent_;
   std::int64_t length_ = -1;  // of the newest rows of ids
   bool lengths_differ_ = false;
-  std::string first_axis_;  // shape of what a softmax takes along its first axis; empty: none does
+  std::string first_axis_;          // shape of what a softmax takes along its first axis; empty: none does
   std::array<double, 3> padded_{};  // the model's answer: median change, rows, least change
 };
 

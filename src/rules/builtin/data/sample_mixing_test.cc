@@ -105,8 +105,7 @@ TEST(SampleMixing, ASoftmaxAlongTheFirstAxis_IsNamedWhereTheModelSaysThatRowsMix
     FakeTrial trial;
     for (int step = 0; step < 6; ++step) {
       trial.Step().Loss(2);
-      if (step == 1 && softmax)
-        trial.EventJson(R"({"kind": "softmax_first_axis", "shape": [640, 10]})");
+      if (step == 1 && softmax) trial.EventJson(R"({"kind": "softmax_first_axis", "shape": [640, 10]})");
       if (step == 3)
         trial.EventJson(std::string(R"({"kind": "causal", "step": 2, "sees": false, "across": )") + across +
                         "}");

@@ -233,6 +233,7 @@ class ParamNotOptimized final : public KeptRule {
     for (const OptimizerFacts& optimizer : facts.optimizers()) {
       if (IsForeign(optimizer)) stale.insert(optimizer.name);
     }
+    const std::set<std::string> losses = UntrainedLosses(view, facts);
     std::set<std::string> suspects;
     std::int64_t trainable = 0;
     std::int64_t optimized = 0;
@@ -247,8 +248,14 @@ class ParamNotOptimized final : public KeptRule {
       if (reach.without_gradient.contains(name) || names_.contains(name)) continue;
       // A model without any parameter in an optimizer may be a teacher, a critic or a metric, as long as
       // another model is trained, or a copy that computes gradients for what an optimizer holds.
+<<<<<<< HEAD
       const bool others = (any_optimized && !all_foreign) || (elsewhere && !idle);
       if (others && !facts.IsPartlyOptimized(parameter.model)) continue;
+=======
+      const bool others = (any_optimized && !all_foreign) || elsewhere;
+      // A loss whose parameters are all zero is none of these.
+      if (others && !facts.IsPartlyOptimized(parameter.model) && !losses.contains(parameter.model)) continue;
+>>>>>>> no
       if (WasLoaded(facts, parameter)) continue;
       suspects.insert(name);
     }
@@ -291,7 +298,11 @@ class ParamNotOptimized final : public KeptRule {
     if (young && !idle && all) {
       // Gradients may yet be handed to it, as after inner steps by other optimizers.
     } else if (!both.empty()) {
-      Tell(view, both, all, all_foreign || HoldsForeign(facts), sink);
+      const bool of_loss = std::ranges::all_of(both, [&](const std::string& name) {
+        const ParameterFacts* parameter = facts.Find(name);
+        return parameter != nullptr && losses.contains(parameter->model);
+      });
+      Tell(view, both, all, all_foreign || HoldsForeign(facts), of_loss, sink);
     } else {
       Heal("not_in_optimizer", view, sink);
     }
@@ -300,6 +311,32 @@ class ParamNotOptimized final : public KeptRule {
     } else {
       Heal("unregistered", view, sink);
     }
+  }
+
+  // Models that give a loss and of which no optimizer holds anything, while all that they could learn is
+  // zero. What measures a distance, or teaches, is drawn at random or loaded, and never nothing but zeros.
+  static std::set<std::string> UntrainedLosses(const StepView& view, const ModelFacts& facts) {
+    std::map<std::string, std::int64_t> elements;  // of models whose parameters are all zero
+    std::set<std::string> others, zeros;
+    for (const Role role : {Role::kWeight, Role::kBias})
+      for (const auto& [entry, tensor] : view.index.summaries(role))
+        if (entry.summary.count > 0 && entry.summary.zero_count == entry.summary.count)
+          zeros.insert(tensor.name);
+    if (zeros.empty()) return {};
+    for (const auto& [name, parameter] : facts.parameters()) {
+      if (parameter.requires_grad && parameter.optimizer.empty() && zeros.contains(name)) {
+        elements[parameter.model] += std::max<std::int64_t>(parameter.elements, 1);
+      } else {
+        others.insert(parameter.model);
+      }
+    }
+    std::set<std::string> found;
+    for (const auto& [model, count] : elements) {
+      const auto output = view.trial.TensorNamed(model + "_output_0");
+      if (count > 1 && !others.contains(model) && output && view.trial.tensor(*output).role == Role::kLoss)
+        found.insert(model);
+    }
+    return found;
   }
 
   static bool HoldsForeign(const ModelFacts& facts) {
@@ -319,7 +356,8 @@ class ParamNotOptimized final : public KeptRule {
     open_.erase(it);
   }
 
-  void Tell(const StepView& view, const std::set<std::string>& names, bool all, bool copy, Sink& sink) {
+  void Tell(const StepView& view, const std::set<std::string>& names, bool all, bool copy, bool of_loss,
+            Sink& sink) {
     Finding finding = FindingAt(kName, "not_in_optimizer", view, TensorAt{format::kNoId});
     finding.tensor = open_.try_emplace("not_in_optimizer", *names.begin()).first->second;
     for (const std::string& name : names) {
@@ -347,6 +385,16 @@ class ParamNotOptimized final : public KeptRule {
                            : "the optimizer was given a part of the parameters",
                       "a part that should be frozen is not"};
     if (!copy) std::swap(finding.causes[0], finding.causes[1]);
+    if (of_loss) {
+      finding.why =
+          "they are the parameters of a loss, and all zero: the loss reaches them and asks for a change, but "
+          "no "
+          "update will change them";
+      finding.remedy =
+          "give the optimizer the loss's parameters, too: [*model.parameters(), *criterion.parameters()]; "
+          "what is not meant to be trained is frozen by requires_grad_(False)";
+      finding.causes = {"the optimizer was given model.parameters(), and not those of the criterion"};
+    }
     finding.evidence = {{"parameters", names.size()}, {"updates", total_}};
     finding.threshold = fmt::format("a fact, judged after {} updates (Luff)", updates_);
     sink.Report(std::move(finding));
@@ -415,7 +463,8 @@ class ParamNotOptimized final : public KeptRule {
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<ParamNotOptimized>(kName, kParams);
   spec.aliases = {"UnregisteredParameter", "OptimizerDetached"};
-  spec.version = 3;  // 2: "made_in_forward"; what Keras compiled; 3: gradients that are handed over
+  // 2: "made_in_forward"; what Keras compiled; 3: gradients that are handed over; 4: parameters of losses
+  spec.version = 4;
   spec.summary =
       "parameters that get gradients and belong to no optimizer, or that a compiled step leaves out";
   spec.needs = [](const Parameters&) { return std::vector<Need>{SampleNeeds().front()}; };

@@ -111,6 +111,52 @@ TEST(ParamNotOptimized, TwoModelsWithTheSameFault_HaveAFindingEach_AndHealByUpda
   EXPECT_FALSE(findings[1].healed);
 }
 
+// A model that is trained, and another one beside it, which gives `output` and is in no optimizer.
+std::vector<Finding> Beside(const std::vector<double>& values, Role output,
+                            const std::string& requires_grad = "true",
+                            const std::string& optimizer = "null") {
+  FakeTrial trial;
+  trial.SetDocument("model", R"({"models": [
+    {"name": "Net", "type": "Net", "parameters": [{"path": "w", "name": "Net_w", "shape": [2],
+      "requires_grad": true, "optimizer": "SGD"}]},
+    {"name": "Split", "type": "Split", "parameters": [{"path": "tail", "name": "Split_tail", "shape": [)" +
+                                 std::to_string(values.size()) + R"(], "requires_grad": )" + requires_grad +
+                                 R"(, "optimizer": )" + optimizer + R"(}]}],
+    "optimizers": [{"name": "SGD", "type": "SGD", "number": 0, "parameters": 1, "foreign": 0}]})");
+  for (int step = 0; step < 70; ++step) {
+    trial.Step().Event(EventKind::kOptimizerStep, 0);
+    if (output == Role::kLoss) {
+      trial.Loss(1, "Split_output_0");
+    } else {
+      trial.Loss(1).Tensor("Split_output_0", output, {1, 2});
+    }
+    if ((step & (step - 1)) == 0)
+      trial.EventJson(R"({"kind": "reach", "without_gradient": [], "without_gradient_count": 0,
+        "foreign": [], "reached_count": 2})");
+    trial.Tensor("Net_w", Role::kWeight, {1, 2}).Tensor("Split_tail", Role::kWeight, values);
+    trial.Tensor("gradient/Net_w", Role::kGradient, {1, 1});
+  }
+  return testing::FindingsOf(trial, "ParamNotOptimized", ParameterSet::kLuff);
+}
+
+TEST(ParamNotOptimized, ParametersOfALossThatAreAllZero_AreNamed) {
+  const auto findings = Beside({0, 0}, Role::kLoss);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "not_in_optimizer");
+  EXPECT_EQ(findings[0].tensor, "Split_tail");
+  EXPECT_EQ(findings[0].severity, Severity::kWarn);
+  EXPECT_NE(findings[0].remedy.find("criterion.parameters()"), std::string::npos);
+  EXPECT_LE(findings[0].step, 8);
+}
+
+TEST(ParamNotOptimized, WhatMeasuresADistanceOrTeaches_IsSilent) {
+  EXPECT_TRUE(Beside({0.1, 0}, Role::kLoss).empty());         // a network that gives a distance
+  EXPECT_TRUE(Beside({0, 0}, Role::kOutput).empty());         // gives no loss
+  EXPECT_TRUE(Beside({0}, Role::kLoss).empty());              // one number: a constant of the loss
+  EXPECT_TRUE(Beside({0, 0}, Role::kLoss, "false").empty());  // frozen
+  EXPECT_TRUE(Beside({0, 0}, Role::kLoss, "true", "\"SGD\"").empty());
+}
+
 TEST(ParamNotOptimized, BrokenEvents_AreSilent) {
   for (
       const char* broken :
