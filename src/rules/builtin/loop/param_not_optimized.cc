@@ -248,14 +248,9 @@ class ParamNotOptimized final : public KeptRule {
       if (reach.without_gradient.contains(name) || names_.contains(name)) continue;
       // A model without any parameter in an optimizer may be a teacher, a critic or a metric, as long as
       // another model is trained, or a copy that computes gradients for what an optimizer holds.
-<<<<<<< HEAD
       const bool others = (any_optimized && !all_foreign) || (elsewhere && !idle);
-      if (others && !facts.IsPartlyOptimized(parameter.model)) continue;
-=======
-      const bool others = (any_optimized && !all_foreign) || elsewhere;
       // A loss whose parameters are all zero is none of these.
       if (others && !facts.IsPartlyOptimized(parameter.model) && !losses.contains(parameter.model)) continue;
->>>>>>> no
       if (WasLoaded(facts, parameter)) continue;
       suspects.insert(name);
     }
