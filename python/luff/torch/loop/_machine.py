@@ -152,8 +152,7 @@ class Machine(Steps):
         if step is None:
             return True
         step.forwards += 1
-        if step.mode == _TRAIN:
-            self.evidence.nonfinite.draws.call_begins(module, step.forwards == 1)
+        self.evidence.nonfinite.draws.call_begins(module, step.forwards == 1 and step.mode == _TRAIN)
         if self.borders is not None:
             self.borders.begins(_FORWARD_PHASE)
         tracing = Profilers.tracing

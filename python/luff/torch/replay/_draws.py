@@ -31,7 +31,7 @@ class Draws:
         self._called = self._model = None
 
     def call_begins(self, model: Any, first: bool) -> None:
-        """Called when an outermost forward pass of a TRAIN step begins; `first`: the first one of the step."""
+        """Called when an outermost forward pass begins; `first`: the first one of a TRAIN step, which counts."""
         if not first and self._called is not None:
             return
         self._called = torch.default_generator.get_state()
