@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
+from luff._codes import Mode
 from luff.torch.evidence import _evidence
 from luff.torch.replay import _isolation
 from luff.torch.replay._draws import Draws
@@ -29,6 +32,10 @@ def told(watched, name):
     return events[0]
 
 
+def call(number):
+    return SimpleNamespace(forwards=number, mode=int(Mode.TRAIN))
+
+
 def bad(model):
     return not all(bool(weight.isfinite().all()) for weight in model.parameters())
 
@@ -48,7 +55,7 @@ def masks_of_dropout():
 
 
 def rows_that_the_loop_draws():
-    model = nn.Linear(4, 8, bias=False)
+    model = nn.Sequential(nn.Linear(4, 8, bias=False), nn.Dropout(0.01))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
     rows = torch.ones(ROWS, 4)
     rows[7] = 0
@@ -80,12 +87,13 @@ def test_the_line_is_found_although_it_depends_on_what_was_drawn(watched, name):
 def test_what_a_loader_draws_in_between_is_not_missing():
     model, draws = nn.Dropout(0.5), Draws()
     torch.manual_seed(0)
+    draws.call_begins(model, call(1))
     draws.updated()
     noise = torch.rand(3)
     torch.rand(5)  # a loader, whose numbers nobody draws again
-    draws.call_begins(model, True)
+    draws.call_begins(model, call(1))
     mask = model(torch.ones(32))
-    draws.call_begins(nn.Linear(1, 1), False)  # the first call counts
+    draws.call_begins(nn.Linear(1, 1), call(2))  # the first call counts
     with draws.again():
         assert torch.equal(torch.rand(3), noise)
         assert torch.equal(model(torch.ones(32)), mask)
@@ -94,7 +102,7 @@ def test_what_a_loader_draws_in_between_is_not_missing():
 
 def test_states_of_the_step_before_are_forgotten():
     model, draws = nn.Dropout(0.5), Draws()
-    draws.call_begins(model, True)
+    draws.call_begins(model, call(1))
     draws.updated()
     expected = torch.rand(3)
     with draws.again():
@@ -102,3 +110,11 @@ def test_states_of_the_step_before_are_forgotten():
         assert not torch.equal(torch.rand(3), expected)
     with draws.again():
         assert torch.equal(torch.rand(3), expected)
+
+
+def test_a_model_that_draws_nothing_costs_no_copies():
+    draws = Draws()
+    draws.call_begins(nn.Linear(1, 1), call(1))
+    assert not draws.wanted
+    draws.call_begins(nn.LSTM(2, 2, 2, dropout=0.1), call(1))
+    assert draws.wanted

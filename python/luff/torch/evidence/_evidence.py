@@ -152,7 +152,7 @@ class Evidence:
         if not record.updates:
             self.loads.begins(optimizer)
         self._rounding.update_begins(record.number, update, optimizer, self._context)
-        if self._context.recorder is not None:
+        if record.number not in self._handed.over and self._context.recorder is not None:
             self._handed.update_begins(record, optimizer, self._context.recorder.of_called)
         if self._kept is None or not self._kept.marked:
             return

@@ -62,10 +62,11 @@ class HandedGradients(WaitingEvents):
 
     def __init__(self) -> None:
         super().__init__()
-        self._looks: dict[int, _Look | None] = {}  # by number of the optimizer; None: over
+        self._looks: dict[int, _Look] = {}  # by number of the optimizer
+        self.over: set[int] = set()  # numbers of optimizers that need not be looked at
 
     def update_begins(self, record: OptimizerRecord, optimizer: Any, called: Container[int]) -> None:
-        """Called when an optimizer is about to use its gradients.
+        """Called when an optimizer that is not `over` is about to use its gradients.
 
         Parameters
         ----------
@@ -77,17 +78,18 @@ class HandedGradients(WaitingEvents):
         number = record.number
         look = self._looks.get(number)
         if look is None:
-            if number in self._looks or len(self._looks) >= _OPTIMIZERS:
+            if len(self._looks) + len(self.over) >= _OPTIMIZERS:
                 return
             held = [parameter for parameter in parameters_of(optimizer) if parameter.requires_grad]
             if any(id(parameter) in called for parameter in held):
-                self._looks[number] = None
+                self.over.add(number)
                 return
             count = min(len(held), _PARAMETERS)
             look = _Look([held[at * len(held) // count] for at in range(count)])
             self._looks[number] = look
-        if look.are_new():
+        told = look.are_new()
+        if told:
             self.waiting.append({"kind": "gradients_handed", "optimizer": number})
-            self._looks[number] = None
-        elif look.looks >= _LOOKS:
-            self._looks[number] = None
+        if told or look.looks >= _LOOKS:
+            del self._looks[number]
+            self.over.add(number)

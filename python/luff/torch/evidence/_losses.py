@@ -29,7 +29,7 @@ from luff.torch.evidence._loss_pairs import LossPairs
 from luff.torch.evidence._loss_rows import LossRows
 from luff.torch.evidence._nonfinite import NonFinite
 from luff.torch.evidence._samples import Samples, of_loss
-from luff.torch.evidence._step import FunctionLoss, Step, StepContext
+from luff.torch.evidence._step import FunctionLoss, Step, StepContext, UsedLosses
 from luff.torch.evidence._written_losses import WrittenLosses
 
 __all__ = ["Losses"]
@@ -442,12 +442,16 @@ class Losses:
         """Marks a loss, so that it is known whether anything goes through it, as `torch.autograd.grad` does."""
         count = self._context.clock.mode_steps[_TRAIN] - self._context.clock.first_train_step
         if self._unused and count < _MARKED:
+            if step.used_losses is None:
+                step.used_losses = UsedLosses()
             node.register_prehook(step.used_losses)
 
     def updated(self, step: Step) -> None:
         """Reports a step in which losses with gradients were made and none but the last went into the update."""
         session, summed = self._context.session, step.summed_losses
-        if not summed or session is None or step.used_losses.count > len(summed):
+        if not summed or session is None:
+            return
+        if step.used_losses is not None and step.used_losses.count > len(summed):
             return
         step.summed_losses = None  # of further updates of the step nothing is known
         kinds = {step.loss_nodes[number] for number in summed}

@@ -83,7 +83,7 @@ class Step:
         self.events: list[tuple[int, Any, Any]] = []
         self.losses: dict[str, int] = {}  # loss names used, with counts
         self.loss_outputs: list[Any] = []  # weak references to outputs of loss modules
-        self.used_losses = UsedLosses()
+        self.used_losses: UsedLosses | None = None  # made when a loss is marked
         self.loss_nodes: dict[int, str] = {}  # sequence numbers of nodes that made losses, and their kinds
 
     @property

@@ -78,8 +78,8 @@ class Loaders:
         Whether the loader that was started last was started before, when models were called and no backward pass
         came, and TRAIN steps came with another. One that is only the first of two, or begins again while the other goes
         on, is none of those.
-    called
-        Whether models were called since the newest start.
+    called, decided
+        Whether models were called, and a backward pass came, since the newest start.
     """
 
     def __init__(self, clock: StepClock) -> None:
@@ -99,12 +99,11 @@ class Loaders:
         #: Iterators of the loaders that train, by number.
         self._training: dict[int, weakref.ref[Any]] = {}
         self._passed = False  # the newest iterator is gone, and TRAIN steps go on with an older one
-        self.evaluates = self.called = self._decided = False
+        self.evaluates = self.called = self.decided = False
 
     def backward_came(self) -> None:
-        """Called at the first backward pass of a step."""
-        if not self._decided:
-            self._decided, self._passed = True, self._is_over()
+        """Called at the first backward pass since the newest start, which decides whether that was of an evaluation."""
+        self.decided, self._passed = True, self._is_over()
 
     def _is_over(self) -> bool:
         """Whether the newest iterator is gone, as after an evaluation in the middle of an epoch, which goes on."""
@@ -146,13 +145,13 @@ class Loaders:
         """Called when a loader has been asked for an iterator; returns its number in the document, if it has one."""
         steps = self._clock.mode_steps[_TRAIN]
         last, changed = self._last, False
-        if last is not None and self.called and not self._decided:
+        if last is not None and self.called and not self.decided:
             self._looked.add(last["number"])
         if last is not None and steps > self._steps_before and not last["trains"] and not self._passed:
             last["trains"] = changed = True
         if last is not None and last["trains"] and self._iterator is not None:
             self._training[last["number"]] = self._iterator
-        self.called = self._decided = self._passed = False
+        self.called = self.decided = self._passed = False
         self._iterator = weakref.ref(iterator)
         looked = self._clock.mode_steps[_EVAL]
         # Where evaluations come in the middle of an epoch, TRAIN steps follow the start of their loader, too. The last

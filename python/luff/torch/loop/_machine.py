@@ -152,7 +152,7 @@ class Machine(Steps):
         if step is None:
             return True
         step.forwards += 1
-        self.evidence.nonfinite.draws.call_begins(module, step.forwards == 1 and step.mode == _TRAIN)
+        self.draws.call_begins(module, step)
         if self.borders is not None:
             self.borders.begins(_FORWARD_PHASE)
         tracing = Profilers.tracing
@@ -422,12 +422,11 @@ class Machine(Steps):
         elif session is not None and step.forwards and self.modules is not None and not step.captured:
             first = self.clock.mode_steps[_TRAIN] == self.clock.first_train_step and not self._eager
             if first and (forms := self.modules.due_forms()):
-                # the session was opened after the first forward pass
-                session.gap(codes.NO_ID, _NOT_SEEN, forms, 1)
+                session.gap(codes.NO_ID, _NOT_SEEN, forms, 1)  # it was opened after the first forward pass
         step.decided = self._trained = True
-        self.loaders.backward_came()
-        # not `confirm`: values saved before this wait for the next step
-        self.writer.provisional = False
+        if not self.loaders.decided:
+            self.loaders.backward_came()
+        self.writer.provisional = False  # not `confirm`: values saved before this wait for the next step
         self._flush(step)
         step.direct = step.begun and step.mode == _TRAIN
 
@@ -547,7 +546,8 @@ class Machine(Steps):
             if step.summed_losses:
                 self.losses.updated(step)
             self.evidence.update_ended(record, optimizer, in_backward)
-        self.evidence.nonfinite.draws.updated()
+        if self.draws.wanted:
+            self.draws.updated()
         record.updates = True
         self.recorder.settings_of(record, optimizer, step)  # a scheduler may change them before the step ends
         if self.due & _STATES:

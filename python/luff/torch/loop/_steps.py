@@ -85,6 +85,7 @@ class Steps(StepContext):
         self.debug = DebugSettings()
         self.allocator = AllocatorLooks()
         self.losses = self.evidence.losses
+        self.draws = self.evidence.nonfinite.draws
         self.samples = self.evidence.samples
         self._early: list[tuple[int, Any, Any]] = []  # events before a step
         self._optimizers: list[Any] = []  # weak references to optimizers made before the session was open

@@ -2,19 +2,26 @@
 
 A step draws twice: its statements (a batch, noise), from the end of the step before on, and its model (dropout), from
 its first call on; between the two a loader may have drawn, which a replay does not do again. Costs two copies of 5 KB
-a step. Only torch's own numbers on the CPU: a state of NumPy's would cost ten times as much.
+a step, and only where the model has layers that draw. Only torch's own numbers on the CPU: a state of NumPy's would
+cost ten times as much.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import nn
+
+from luff._codes import Mode
 
 __all__ = ["Draws"]
+
+_TRAIN = int(Mode.TRAIN)
+_LOOKS = 16  # at models that take turns: later ones are taken for the same
 
 
 class Draws:
@@ -24,18 +31,23 @@ class Draws:
         self._begun: Any = None  # when the last update had been made
         self._called: Any = None  # when the first model of the step was called
         self._model: weakref.ref[Any] | None = None
+        self._looks = _LOOKS
+        self._seen: Callable[[], Any] = object  # the model that was called last
+        self.wanted = False  # whether it draws
 
     def updated(self) -> None:
         """Called when an update has been made: what is drawn from here on is the next step's."""
-        self._begun = torch.default_generator.get_state()
+        self._begun = torch.default_generator.get_state() if self.wanted else None
         self._called = self._model = None
 
-    def call_begins(self, model: Any, first: bool) -> None:
-        """Called when an outermost forward pass begins; `first`: the first one of a TRAIN step, which counts."""
-        if not first and self._called is not None:
-            return
-        self._called = torch.default_generator.get_state()
-        self._model = weakref.ref(model)
+    def call_begins(self, model: Any, step: Any) -> None:
+        """Called when an outermost forward pass of a `Step` begins. The first one of a TRAIN step counts."""
+        if self._looks and self._seen() is not model:
+            self._looks -= 1
+            self._seen, self.wanted = weakref.ref(model), self.wanted or any(map(_draws, model.modules()))
+        if self.wanted and (self._called is None or (step.forwards == 1 and step.mode == _TRAIN)):
+            self._called = torch.default_generator.get_state()
+            self._model = weakref.ref(model)
 
     @contextmanager
     def again(self) -> Iterator[None]:
@@ -55,3 +67,9 @@ class Draws:
             yield
         finally:
             hook.remove()
+
+
+def _draws(module: Any) -> bool:
+    """Whether a layer draws numbers: dropout, or a layer with an option of that name above 0."""
+    share = getattr(module, "dropout", None)
+    return isinstance(module, nn.modules.dropout._DropoutNd) or (isinstance(share, float) and share > 0.0)
