@@ -35,7 +35,7 @@ std::vector<Loader> LoadersOf(std::string_view loaders_json) {
     all.push_back({TextMember(one, "type"), TextMember(one, "dataset"), Whole(one, "num_workers", 0),
                    FlagMember(one, "persistent_workers"), Whole(one, "number", -1), FlagMember(one, "trains"),
                    samples < 0 || batch == 0 ? -1 : samples / batch + (samples % batch != 0 ? 1 : 0),
-                   FlagMember(one, "by_next"), Whole(one, "same_epoch", 0)});
+                   FlagMember(one, "by_next"), Whole(one, "same_epoch", 0), samples, batch});
   }
   return all;
 }

@@ -21,6 +21,8 @@ struct Loader {
   std::int64_t batches = -1;  // of an epoch of one process that has all of the dataset; -1: not known
   bool by_next = false;  // each first batch was asked for by a call in the script, as next(iter(loader)) is
   std::int64_t same_epoch = 0;  // starts in a row at which its shuffling sampler had the same epoch
+  std::int64_t samples = -1;    // of the dataset; -1: not known
+  std::int64_t batch_size = 0;  // 0: not known
 };
 /// All loaders of the document "loaders", in its order.
 [[nodiscard]] std::vector<Loader> LoadersOf(std::string_view loaders_json);

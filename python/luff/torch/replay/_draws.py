@@ -71,5 +71,5 @@ class Draws:
 
 def _draws(module: Any) -> bool:
     """Whether a layer draws numbers: dropout, or a layer with an option of that name above 0."""
-    share = getattr(module, "dropout", None)
+    share = vars(module).get("dropout")  # not by `getattr`: a property is code of the user's
     return isinstance(module, nn.modules.dropout._DropoutNd) or (isinstance(share, float) and share > 0.0)

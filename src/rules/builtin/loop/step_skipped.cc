@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "base/format.h"
-#include "base/json.h"
 #include "luff/profile/input.h"
 #include "rules/facts/common_needs.h"
 #include "rules/facts/json_event.h"
@@ -275,17 +274,6 @@ class StepSkipped final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
-  // Rows of a loader's batches: of each, and of the last one, which may be smaller.
-  [[nodiscard]] static std::pair<double, double> RowsOf(const StepView& view, const profile::Loader& of) {
-    const nlohmann::json loaders = TryParseJson(view.trial.Document("loaders"));
-    for (const nlohmann::json& loader : ListIn(loaders, "loaders")) {
-      if (NumberIn(loader, "number") != static_cast<double>(of.number)) continue;
-      const double rows = NumberIn(loader, "batch_size");
-      return {rows, NumberIn(loader, "samples") - static_cast<double>(of.batches - 1) * rows};
-    }
-    return {0, 0};
-  }
-
   // What was drawn of the loader whose batches a step waited for last and most.
   struct Draws {
     std::int64_t loader = -1, waits = 0, others = 0, started = 0;
@@ -333,17 +321,16 @@ class StepSkipped final : public KeptRule {
     if (given < loader->batches - 1 || given > loader->batches + 1) return 0;
     // An input has as many rows as a batch, along its first axis, or its second where time comes first: other
     // data, as of a training of a few rows that evaluates by hand, come in other numbers.
-    const auto [each, last] = RowsOf(view, *loader);
-    const auto are_rows = [each = each, last = last](std::int64_t count) {
-      return static_cast<double>(count) == each || static_cast<double>(count) == last;
-    };
+    const std::int64_t each = loader->batch_size;
+    const std::int64_t last = loader->samples - (loader->batches - 1) * each;
+    const auto are_rows = [=](std::int64_t count) { return count == each || count == last; };
     for (const ModelInput& input : ModelInputsOf(view)) {
       const auto shape = view.trial.Shape(input.entry->tensor, view.rows.info.global_step,
                                           query::Mode::kGlobal, input.entry->worker);
       if (!shape.ok() || shape.value().shape.empty()) continue;
       const std::vector<std::int64_t>& whole =
           shape.value().global_shape.empty() ? shape.value().shape : shape.value().global_shape;
-      if (!(static_cast<double>(whole[0]) <= each)) return 0;
+      if (whole[0] > each) return 0;
       if (are_rows(whole[0]) || (whole.size() > 2 && are_rows(whole[1]))) rows = false;
     }
     return rows ? 0 : std::min(given, loader->batches);
