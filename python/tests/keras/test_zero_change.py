@@ -47,7 +47,7 @@ def test_a_healthy_training_is_silent(luff_run):
 
 
 FAULTS = {
-    "a learning rate that kills": ({"OPTIMIZER": "keras.optimizers.SGD(30.0)"}, "DeadRelu"),
+    "a learning rate that kills": ({"OPTIMIZER": "keras.optimizers.SGD(30.0)"}, "WeightUpdateRatio"),
     "units that never fire": (
         {"HIDDEN": ", bias_initializer=keras.initializers.Constant(-50.0)"},
         "DeadRelu",
