@@ -3,12 +3,13 @@
     list                        lists operators, and counts programs and mutants
     show PROGRAM OPERATOR       prints the diff of a mutant
     train DIR                   trains each under a plain `luff run`, keeps the runs and scores in DIR
-    judge DIR                   judges kept runs with today's rules: each of the half to develop on
+    judge DIR                   judges kept runs with today's rules: each of those to develop on
     judge DIR --apart           all of them, as sums only, by half and by rule, and whether the goals are met
     keep [DIR]                  trains a few small ones and packs their runs into DIR (testdata/mutants)
 
-`--program`, `--operator`, `--develop` and `--share N` (one of N, by a hash; `N:K` is the K-th such choice, K below N)
-select some of them; `-j` sets how many train at once. An interrupted `train` goes on where it stopped.
+`--program`, `--operator`, `--develop`, `--second` (operators of the second generation, and originals) and `--share N`
+(one of N, by a hash; `N:K` is the K-th such choice, K below N) select some of them; `-j` sets how many train at once.
+An interrupted `train` goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pathlib import Path
 
 from _gates import luff_command
 
-from mutants.halves import ORIGINAL, all_mutants, half, mutate, programs
+from mutants.halves import ORIGINAL, all_mutants, half, kept_apart, mutate, programs
 from mutants.judge import judge
 from mutants.kept import keep
 from mutants.operators import OPERATORS
@@ -58,7 +59,10 @@ def main() -> None:
     parser.add_argument("--program", action="append", default=[])
     parser.add_argument("--operator", action="append", default=[])
     parser.add_argument("--share", type=share_of, default=(1, 0), metavar="N[:K]", help="one of N mutants")
-    parser.add_argument("--develop", action="store_true", help="only the half to develop on")
+    parser.add_argument("--develop", action="store_true", help="only what is in sight")
+    parser.add_argument(
+        "--second", action="store_true", help="only edits of the second generation, and originals"
+    )
     parser.add_argument("--apart", action="store_true", help="reads what is kept apart")
     parser.add_argument("--luff", default=luff_command())
     parser.add_argument("-j", type=int, default=2)
@@ -81,8 +85,10 @@ def main() -> None:
         return
 
     def wanted(program: str, operator: str) -> bool:
-        return chosen_share(program, operator, options.share) and (
-            not options.develop or half(program, operator) == "develop"
+        return (
+            chosen_share(program, operator, options.share)
+            and (not options.develop or half(program, operator) == "develop")
+            and (not options.second or operator == ORIGINAL or kept_apart(operator))
         )
 
     made = all_mutants(options.program or programs(), options.operator or [ORIGINAL, *OPERATORS], wanted)
@@ -90,7 +96,8 @@ def main() -> None:
     if options.command == "list":
         for name, operator in OPERATORS.items():
             own = [m[0] for m in chosen if m[1] == name]
-            print(f"{name:34} {len(own):3}  {'/'.join(operator.rules) or 'healthy'}")
+            told = "/".join(operator.rules) or "healthy"
+            print(f"{name:38} {len(own):3}  {operator.generation}  {told}")
         print(f"{len(programs())} programs, {len(OPERATORS)} operators, {len(chosen)} scripts")
         return
     root = Path(options.rest[0])

@@ -1,4 +1,4 @@
-"""Splits programs and operators into a half to develop on, and a half that only the final table reads."""
+"""Says what rules are developed on, and what only the final table reads: half of the programs, the newest operators."""
 
 from __future__ import annotations
 
@@ -13,14 +13,19 @@ PROGRAMS = Path(__file__).parent / "programs"
 ORIGINAL = "original"  # takes the place of an operator: the unchanged script
 
 
-def kept_apart(name: str) -> bool:
-    """Returns whether a program or an operator is in the half that is not looked at while rules are written."""
-    return hashlib.sha256(name.encode()).digest()[0] % 2 == 1
+def program_apart(program: str) -> bool:
+    """Returns whether a program is in the half that is not looked at while rules are written."""
+    return hashlib.sha256(program.encode()).digest()[0] % 2 == 1
+
+
+def kept_apart(operator: str) -> bool:
+    """Returns whether an operator is not looked at while rules are written: all of the second generation are."""
+    return operator != ORIGINAL and operator in OPERATORS and OPERATORS[operator].generation == 2
 
 
 def half(program: str, operator: str) -> str:
     """Returns ``develop``, or which part of a mutant is kept apart: ``program``, ``operator`` or ``both``."""
-    apart = kept_apart(program), operator != ORIGINAL and kept_apart(operator)
+    apart = program_apart(program), kept_apart(operator)
     return {(False, False): "develop", (True, False): "program", (False, True): "operator"}.get(apart, "both")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mutants import training
-from mutants.halves import ORIGINAL
+from mutants.halves import ORIGINAL, half
 from mutants.operators import OPERATORS
 
 TIMEOUT_S = 120
@@ -42,6 +42,7 @@ def headline(told: list[dict[str, Any]]) -> dict[str, Any] | None:
 def judged(luff: str, folder: Path, base: list[float]) -> dict[str, Any]:
     """Judges one kept script; `base`: scores of its original. Its trainings may be several runs."""
     about: dict[str, Any] = json.loads((folder / "mutant.json").read_text())
+    about["half"] = half(about["program"], about["operator"])  # today's, which a kept run may not know
     verdict = training.verdict(about["operator"], base, about["score"])
     if verdict not in ("fault", "healthy"):
         return about | {"dropped": verdict}
@@ -78,7 +79,9 @@ def judge(luff: str, root: Path, *, apart: bool) -> list[dict[str, Any]]:
     wanted = [
         (folder, scores[about["program"]])
         for folder, about in kept.items()
-        if (apart or about["half"] == "develop") and about["seed"] == 0 and about["program"] in scores
+        if (apart or half(about["program"], about["operator"]) == "develop")
+        and about["seed"] == 0
+        and about["program"] in scores
     ]
     with ThreadPoolExecutor(2) as pool:
         return list(pool.map(lambda one: judged(luff, *one), wanted))

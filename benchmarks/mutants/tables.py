@@ -11,7 +11,7 @@ from mutants.operators import OPERATORS
 
 Rows = Sequence[dict[str, Any]]
 
-#: Of each half: whether its programs, and whether its edits were in sight.
+#: Of each half: whether its programs, and whether its edits are in sight. Edits kept apart are the second generation.
 HALVES = {
     "develop": ("in sight", "in sight"),
     "program": ("kept apart", "in sight"),
@@ -86,25 +86,28 @@ def sums(rows: Rows) -> int:
     seen = [row for row in kept if row["fault"] and HALVES[row["half"]][1] == "in sight"]
     unseen = [row for row in kept if row["fault"] and HALVES[row["half"]][1] == "kept apart"]
     quiet = [row for row in kept if not row["fault"] and row["half"] != "develop"]
-    if not seen or not unseen or not quiet:
-        print("the goals need faults of edits in sight and kept apart, and healthy trainings kept apart")
-        return 1
-    difference = abs(_mean(seen, "named") - _mean(unseen, "named"))
-    goals = {
-        f"edits kept apart, named: {_cell(unseen, 'named')}; goal {NAMED:.0%}": _mean(unseen, "named")
-        >= NAMED,
-        f"edits kept apart, first alert right: {_cell(unseen, 'first')}; goal {NAMED:.0%}": (
-            _mean(unseen, "first") >= NAMED
-        ),
-        f"healthy, kept apart, with an alarm: {_cell(quiet, 'alarm')}; goal 1 of 60": _mean(quiet, "alarm")
-        <= ALARMS,
-        f"edits in sight, named: {_cell(seen, 'named')}; difference {difference:.2f}, goal {DIFFERENCE}": (
-            difference <= DIFFERENCE
-        ),
-    }
+    goals: dict[str, bool] = {}
+    if unseen:
+        for key, told in (("named", "named"), ("first", "first alert right")):
+            goals[f"edits kept apart, {told}: {_cell(unseen, key)}; goal {NAMED:.0%}"] = (
+                _mean(unseen, key) >= NAMED
+            )
+    if quiet:
+        text = f"healthy, kept apart, with an alarm: {_cell(quiet, 'alarm')}; goal 1 of 60"
+        goals[text] = _mean(quiet, "alarm") <= ALARMS
+    if seen and unseen:
+        difference = abs(_mean(seen, "named") - _mean(unseen, "named"))
+        text = (
+            f"edits in sight, named: {_cell(seen, 'named')}; difference {difference:.2f}, goal {DIFFERENCE}"
+        )
+        goals[text] = difference <= DIFFERENCE
     for text, met in goals.items():
         print(f"{'met' if met else 'MISSED':6}  {text}")
-    return 0 if all(goals.values()) else 1
+    if len(goals) < 4:
+        print(
+            "not measured: the other goals, which need faults of edits in sight, too, and healthy trainings"
+        )
+    return 0 if len(goals) == 4 and all(goals.values()) else 1
 
 
 def each(rows: Rows) -> int:

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-from mutants.halves import kept_apart  # noqa: E402
+from mutants.halves import half, kept_apart, program_apart  # noqa: E402
 from mutants.operators import OPERATORS, PLANNED  # noqa: E402
 from mutants.source import Source  # noqa: E402
 
@@ -246,6 +246,86 @@ for step in range(30):
     average.update_parameters(model)
 """
 
+POLICY = """
+import torch
+from torch.distributions import Categorical
+
+GAMMA = 0.9
+policy = torch.nn.Linear(4, 3)
+optimizer = torch.optim.Adam(policy.parameters(), lr=1e-2)
+for update in range(30):
+    seen, rewards = torch.randn(8, 4), torch.rand(8, 16)
+    actions, future, returns = torch.randint(3, (8,)), torch.zeros(16), []
+    for reward in reversed(rewards):
+        future = reward + GAMMA * future
+        returns.append(future.mean())
+    returns.reverse()
+    loss = -(Categorical(logits=policy(seen)).log_prob(actions) * torch.stack(returns)).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+PADDED = """
+import torch
+from torch import nn
+
+PAD = 0
+train_x, test_x = torch.randint(0, 9, (60, 7)), torch.randint(0, 9, (20, 7))
+train_y = train_x.sum(1) % 3
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return x + self.fc(x)
+
+
+class Encoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(9, 8, padding_idx=PAD)
+        self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 1)
+        self.blocks = nn.ModuleList([Block() for _ in range(2)])
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, ids):
+        h = self.encoder(self.embed(ids), src_key_padding_mask=ids == PAD)
+        for block in self.blocks:
+            h = block(h)
+        return self.head(h.mean(1))
+
+
+model = Encoder()
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+for epoch in range(3):
+    for rows in torch.randperm(60).split(10):
+        loss = nn.functional.cross_entropy(model(train_x[rows]), train_y[rows])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+PARTNERS = """
+import torch
+from torch.nn import functional as F
+
+encoder = torch.nn.Linear(8, 4)
+optimizer = torch.optim.Adam(encoder.parameters())
+for step in range(30):
+    x = torch.randn(16, 8)
+    z = F.normalize(torch.cat([encoder(x), encoder(x + 0.1)]), dim=1)
+    near = (z @ z.T).masked_fill(torch.eye(32, dtype=torch.bool), -1e9)
+    partners = torch.cat([torch.arange(16) + 16, torch.arange(16)])
+    loss = F.cross_entropy(near, partners)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
 SAMPLES = {
     "classes": CLASSES,
     "numbers": NUMBERS,
@@ -257,6 +337,9 @@ SAMPLES = {
     "masks": MASKS,
     "likenesses": LIKENESSES,
     "averaged": AVERAGED,
+    "policy": POLICY,
+    "padded": PADDED,
+    "partners": PARTNERS,
 }
 
 
@@ -284,13 +367,13 @@ def test_an_operator_edits_a_sample_as_it_says(name: str) -> None:
 @pytest.mark.parametrize("name", OPERATORS)
 def test_a_fault_names_rules_that_there_are_or_that_are_planned(name: str) -> None:
     for rule in OPERATORS[name].rules:
-        page = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", rule).lower()
+        page = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", rule).lower()
         assert rule in PLANNED or (ROOT / "docs" / "rules" / f"{page}.md").exists(), rule
 
 
 def test_a_planned_rule_that_has_come_is_planned_no_longer() -> None:
     for rule in PLANNED:
-        page = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", rule).lower()
+        page = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", rule).lower()
         assert not (ROOT / "docs" / "rules" / f"{page}.md").exists(), rule
 
 
@@ -306,9 +389,28 @@ def test_names_are_unique() -> None:
     assert sorted(made) == sorted(OPERATORS)
 
 
-def test_halves_stay_as_they_are() -> None:
-    names = ("gradients_never_cleared", "labels_shuffled", "clips_gradients")
-    assert [kept_apart(name) for name in names] == [False, True, True]
+def test_the_halves_of_programs_stay_as_they_are() -> None:
+    names = ("wine_lbfgs", "digits_cnn", "digits_mlp", "dqn_cart")
+    assert [program_apart(name) for name in names] == [False, True, False, True]
+
+
+def test_the_second_generation_of_operators_is_kept_apart() -> None:
+    names = (
+        "gradients_never_cleared",
+        "labels_shuffled",
+        "clips_gradients",
+        "original",
+        "one_that_is_no_more",
+    )
+    assert not any(kept_apart(name) for name in names)
+    second = [name for name, one in OPERATORS.items() if one.generation == 2]
+    assert all(kept_apart(name) for name in second)
+    assert sum(bool(OPERATORS[name].rules) for name in second) >= 32
+    assert sum(not OPERATORS[name].rules for name in second) >= 8
+    apart = "digits_cnn"
+    assert half("wine_lbfgs", second[0]) == "operator"
+    assert half("wine_lbfgs", "labels_shuffled") == "develop"
+    assert (half(apart, "original"), half(apart, second[0])) == ("program", "both")
 
 
 def test_a_with_block_can_be_added_and_taken_away() -> None:

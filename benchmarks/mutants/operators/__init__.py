@@ -36,6 +36,8 @@ class Operator:
         Otherwise a mutant whose score does not fall is dropped.
     edit
         Edits a script in place. Returns False if it does not apply.
+    generation
+        1: rules are developed on it. 2: of a module `second_*`, and kept apart.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Operator:
     remedy: tuple[str, ...]
     contract: bool
     edit: Callable[[Source], bool]
+    generation: int
 
 
 OPERATORS: dict[str, Operator] = {}
@@ -55,7 +58,9 @@ def _add(
     name = edit.__name__
     if name in OPERATORS:
         raise ValueError(f"two operators are called {name}")
-    OPERATORS[name] = Operator(name, (edit.__doc__ or "").strip(), rules, remedy, contract, edit)
+    generation = 2 if edit.__module__.rpartition(".")[2].startswith("second_") else 1
+    what = (edit.__doc__ or "").strip()
+    OPERATORS[name] = Operator(name, what, rules, remedy, contract, edit, generation)
 
 
 def fault(

@@ -115,10 +115,8 @@ def weights_for_other_classes(source: Source) -> bool:
     remedy=("dropout", "drop", "last layer"),
 )
 def dropout_behind_the_last_layer(source: Source) -> bool:
-    """Dropout sets seven of ten answers of the model to zero before the loss."""
-    return change_outputs(
-        source, "torch.nn.functional.dropout({}, 0.7)", *SCORES, "mse_loss", "l1_loss", "smooth_l1_loss"
-    )
+    """Dropout sets seven of ten predicted numbers to zero before the loss."""
+    return change_outputs(source, "torch.nn.functional.dropout({}, 0.7)", *REGRESSION)
 
 
 @fault(

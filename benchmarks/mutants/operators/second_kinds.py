@@ -43,7 +43,9 @@ def future_worth_more_than_now(source: Source) -> bool:
     return bool(found)
 
 
-@fault("LossFormula", "TargetRange", "NoBetterThanConstant", "Underfit", remedy=(*POLICY, "discount", "future"))
+@fault(
+    "LossFormula", "TargetRange", "NoBetterThanConstant", "Underfit", remedy=(*POLICY, "discount", "future")
+)
 def future_left_out(source: Source) -> bool:
     """Returns are the next reward alone: the future was left out."""
     found = bootstraps(source)

@@ -112,7 +112,9 @@ def whole_training(source: Source) -> tuple[str, ast.AST, ast.AST] | None:
     return (ast.unparse(made[1]), loops[0], loops[-1]) if len(loops) > 1 else None
 
 
-@fault("FrozenAtInit", "UnchangedTensor", "Overtraining", remedy=("best", "worst", "state", "compar", "lower"))
+@fault(
+    "FrozenAtInit", "UnchangedTensor", "Overtraining", remedy=("best", "worst", "state", "compar", "lower")
+)
 def keeps_the_worst_state(source: Source) -> bool:
     """The state with the highest loss is kept and loaded at the end: the comparison is the wrong way round."""
     found, losses = whole_training(source), source.objectives()

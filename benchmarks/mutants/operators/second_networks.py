@@ -148,7 +148,11 @@ def initialised_in_every_epoch(source: Source) -> bool:
 
 
 @fault(
-    "SampleMixing", "ContrastivePairs", "LossFormula", "ModeCollapse", remedy=("dim=", "axis", "batch", "sample")
+    "SampleMixing",
+    "ContrastivePairs",
+    "LossFormula",
+    "ModeCollapse",
+    remedy=("dim=", "axis", "batch", "sample"),
 )
 def vectors_normalised_over_the_batch(source: Source) -> bool:
     """The length of vectors is made 1 along the axis of samples instead of along their own."""

@@ -2,8 +2,8 @@
 
 from mutants.operators import fault
 from mutants.operators.data import BELONG, class_ids
-from mutants.operators.second_inputs import numbers
 from mutants.operators.losses import REGRESSION
+from mutants.operators.second_inputs import numbers
 from mutants.source import Source
 
 
@@ -13,15 +13,23 @@ from mutants.source import Source
     "DataLeak",
     "WorseThanSimple",
     "Overtraining",
-    remedy=("more data", "rows", "subset", "sample", "regularis", "duplicates", "iterator", "earlier", "stop"),
+    remedy=(
+        "more data",
+        "rows",
+        "subset",
+        "sample",
+        "regularis",
+        "duplicates",
+        "iterator",
+        "earlier",
+        "stop",
+    ),
 )
 def few_rows_left_from_debugging(source: Source) -> bool:
     """Only the first 24 rows are trained on, again and again, as was of use to find out whether all runs."""
     few = "few = np.arange(len(train_x)) % 24\n"
     if source.arrays("train_x", "train_y"):
-        return source.edit_arrays(
-            f"{few}train_x, train_y = train_x[few], train_y[few]", "train_x", "train_y"
-        )
+        return source.edit_arrays(f"{few}train_x, train_y = train_x[few], train_y[few]", "train_x", "train_y")
     return source.edit_arrays(f"{few}train_x = train_x[few]", "train_x")
 
 
@@ -48,9 +56,7 @@ def classes_numbered_in_reverse(source: Source) -> bool:
     return (
         class_ids(source)
         and not source.imports("jax")
-        and source.edit_arrays(
-            "train_y = train_y.max() - train_y", "train_x", "train_y", "test_x", "test_y"
-        )
+        and source.edit_arrays("train_y = train_y.max() - train_y", "train_x", "train_y", "test_x", "test_y")
     )
 
 
