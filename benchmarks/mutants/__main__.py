@@ -96,8 +96,12 @@ def main() -> None:
     if options.command == "list":
         for name, operator in OPERATORS.items():
             own = [m[0] for m in chosen if m[1] == name]
-            told = "/".join(operator.rules) or "healthy"
-            print(f"{name:38} {len(own):3}  {operator.generation}  {told}")
+            if options.second or not kept_apart(name):
+                print(f"{name:38} {len(own):3}  {'/'.join(operator.rules) or 'healthy'}")
+        apart = [m for m in chosen if kept_apart(m[1])]
+        print(
+            f"second generation, named with --second: {len({o for _, o in apart})} operators, {len(apart)} scripts"
+        )
         print(f"{len(programs())} programs, {len(OPERATORS)} operators, {len(chosen)} scripts")
         return
     root = Path(options.rest[0])

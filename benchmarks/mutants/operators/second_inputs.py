@@ -6,6 +6,7 @@ from mutants.operators.losses import REGRESSION
 from mutants.source import Source
 
 SKEW = ("same steps", "same order", "mean and deviation", "statistics", "scaler", "preprocess")
+CONVOLUTIONS = ("Conv1d", "Conv2d", "Conv1D", "Conv2D")
 BLUNT = ("float", "integer", "cast", "scale", "standardise", "inputs", "preprocess")
 
 
@@ -39,6 +40,8 @@ def evaluation_scaled_row_by_row(source: Source) -> bool:
 )
 def scaled_over_the_wrong_axis(source: Source) -> bool:
     """Rows are standardised instead of columns, in the training and in evaluations."""
+    if source.calls(*CONVOLUTIONS) or "load_digits" in source.text():
+        return False  # each image by its own mean is one way to scale images
     return numbers(source) and source.edit_arrays(
         f"{by_row('train_x')}\n{by_row('test_x')}", "train_x", "test_x"
     )
@@ -111,8 +114,8 @@ def target_among_the_inputs(source: Source) -> bool:
     """A column of the training's inputs holds the target, which is not known yet when the model is used."""
     torch = source.imports("torch")
     known = class_ids(source) or bool(source.losses(*REGRESSION)) or not torch
-    if not numbers(source) or not known:
-        return False
+    if not numbers(source) or not known or source.calls(*CONVOLUTIONS):
+        return False  # nobody puts a target among pixels
     answers = "(answers - answers.mean()) / answers.std()"
     return source.edit_arrays(
         f"answers = np.asarray({ROW_LABEL}, dtype='float32')\n"
