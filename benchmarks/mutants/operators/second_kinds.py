@@ -5,7 +5,6 @@ import re
 
 from mutants.operators import fault
 from mutants.source import Source
-from mutants.tree import keyword
 
 DISCOUNTS = ("GAMMA", "DISCOUNT")
 POLICY = ("sign", "reward", "return", "lower bound", "target")
@@ -102,23 +101,22 @@ def partners_of_another_pair(source: Source) -> bool:
 
 
 @fault(
-    "PosteriorCollapse",
+    "RepeatedBatch",
     "ModeCollapse",
-    "TrainValSkew",
-    "LabelNoise",
+    "PosteriorCollapse",
     "Overfit",
-    "NoBetterThanConstant",
-    remedy=("noise", "draw", "sample", "latent", "same"),
+    "TrainValSkew",
+    "BatchOrder",
+    remedy=("seed", "noise", "draw", "iterator", "sample", "batch"),
 )
-def noise_is_always_the_same(source: Source) -> bool:
-    """The generator of random numbers is set to the same state before each batch, so that all noise is alike."""
-    noisy = source.calls("randn_like", "randn", "rand_like", "rand")
+def seed_set_before_every_step(source: Source) -> bool:
+    """The seed is set in the loop instead of before it: each step draws the same batch and the same noise."""
+    drawn = source.calls("randn_like", "randn", "rand_like", "rand", "randint", "sample")
     backward = [c for c in source.calls("backward") if source.loops(c)]
-    inside = [c for c in noisy if source.loops(c)] or [
-        c for c in noisy if any(isinstance(n, ast.FunctionDef) for n in source.ancestors(c))
-    ]
-    if not inside or not backward or not source.imports("torch"):
+    if not drawn or not backward or not source.imports("torch"):
         return False
-    loop = source.loops(backward[0])[0]
-    source.before(loop.body[0], "torch.manual_seed(0)")
-    return not any(keyword(c, "generator") for c in noisy)
+    loops = source.loops(backward[0])
+    if len(loops) > 1 or not isinstance(source.scope(backward[0]), ast.Module):
+        return False  # the loop over batches has drawn them already
+    source.before(loops[0].body[0], "torch.manual_seed(0)")
+    return True
