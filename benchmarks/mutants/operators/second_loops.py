@@ -112,6 +112,17 @@ def whole_training(source: Source) -> tuple[str, ast.AST, ast.AST] | None:
     return (ast.unparse(made[1]), loops[0], loops[-1]) if len(loops) > 1 else None
 
 
+def evaluated_later(source: Source, model: str, epochs: ast.AST) -> bool:
+    """Returns whether the score is computed after the loop over epochs, of the model as it is then."""
+    scope = source.scope(epochs)
+    if isinstance(scope, ast.FunctionDef):
+        return not any("no_grad" in ast.unparse(n) for n in ast.walk(scope) if isinstance(n, ast.With))
+    functions = [s.name for s in scope.body if isinstance(s, ast.FunctionDef)]
+    place = next(i for i, s in enumerate(scope.body) if any(n is epochs for n in ast.walk(s)))
+    used = {n.id for s in scope.body[place + 1 :] for n in ast.walk(s) if isinstance(n, ast.Name)}
+    return bool(used & {*functions, model})
+
+
 @fault(
     "FrozenAtInit", "UnchangedTensor", "Overtraining", remedy=("best", "worst", "state", "compar", "lower")
 )
@@ -121,7 +132,7 @@ def keeps_the_worst_state(source: Source) -> bool:
     if found is None or len(losses) != 1 or not isinstance(losses[0], ast.Name):
         return False
     model, batches, epochs = found
-    if source.scope(losses[0]) is not source.scope(batches):
+    if not evaluated_later(source, model, epochs) or source.scope(losses[0]) is not source.scope(batches):
         return False
     loss = losses[0].id
     source.need("import copy")
@@ -139,7 +150,7 @@ def keeps_the_worst_state(source: Source) -> bool:
 def loads_the_first_state_at_the_end(source: Source) -> bool:
     """After the training, the state from before it is loaded, as from a file that was never written again."""
     found = whole_training(source)
-    if found is None:
+    if found is None or not evaluated_later(source, found[0], found[2]):
         return False
     model, _, epochs = found
     source.need("import copy")
