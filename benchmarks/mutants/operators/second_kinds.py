@@ -111,7 +111,8 @@ def partners_of_another_pair(source: Source) -> bool:
 )
 def seed_set_before_every_step(source: Source) -> bool:
     """The seed is set in the loop instead of before it: each step draws the same batch and the same noise."""
-    drawn = source.calls("randn_like", "randn", "rand_like", "rand", "randint", "sample")
+    calls = source.calls("randn_like", "randn", "rand_like", "rand", "randint", "sample")
+    drawn = [c for c in calls if source.loops(c) or not isinstance(source.scope(c), ast.Module)]
     backward = [c for c in source.calls("backward") if source.loops(c)]
     if not drawn or not backward or not source.imports("torch"):
         return False
