@@ -127,7 +127,9 @@ def test_a_probability_and_weights_of_the_pass(watched):
     def loss(p, target):
         return functional.binary_cross_entropy(p, torch.full_like(p, target))
 
-    told = play(watched, lambda r, f, _: loss(r, 1.0) + loss(f, 0.0), lambda f, _: loss(f, 0.0), Probability())
+    told = play(
+        watched, lambda r, f, _: loss(r, 1.0) + loss(f, 0.0), lambda f, _: loss(f, 0.0), Probability()
+    )
     assert [event["critic"] for event in told] == ["Probability"]
 
 
@@ -165,7 +167,10 @@ def test_backward_of_minus_one(watched):
         (of_labels(), lambda f, m: m.abs().mean()),  # the critic plays no part
         (of_labels(0.5, 0.5), lambda f, _: bce(f, 0.5)),
         # labels that are flipped now and then, on purpose
-        (lambda r, f, n: of_labels(*((0.0, 1.0) if n % 4 == 3 else (1.0, 0.0)))(r, f, n), lambda f, _: bce(f, 0.0)),
+        (
+            lambda r, f, n: of_labels(*((0.0, 1.0) if n % 4 == 3 else (1.0, 0.0)))(r, f, n),
+            lambda f, _: bce(f, 0.0),
+        ),
         # not apart: data and what is made have one label, as for a helper that is trained on both
         (of_labels(1.0, 1.0), lambda f, _: bce(f, 1.0)),
     ],

@@ -70,7 +70,10 @@ def kl(*args, **kwargs):
         (lambda a, v, r, _: sum([a, mse(v.detach(), r)]), "MSELoss"),
         (lambda a, v, r, _: torch.stack([a, mse(v.detach(), r)]).mean(), "MSELoss"),
         (lambda a, v, r, _: a + mse(v.detach(), r, reduction="none").mean(), "MSELoss"),
-        (lambda a, v, r, _: a + kl(functional.logsigmoid(v.detach()), r.sigmoid(), reduction="batchmean"), None),
+        (
+            lambda a, v, r, _: a + kl(functional.logsigmoid(v.detach()), r.sigmoid(), reduction="batchmean"),
+            None,
+        ),
         (lambda a, v, r, _: a + functional.l1_loss(v.detach().sigmoid(), r), "L1Loss"),
     ],
 )
@@ -97,7 +100,9 @@ def test_only_the_value_is_added(watched, step):
 
 
 def test_a_term_under_no_grad_in_the_model(watched):
-    assert train(watched, lambda a, v, r, _: a + mse(v, r), Net(quiet=True)) == [("MSELoss", "argument", HEAD)]
+    assert train(watched, lambda a, v, r, _: a + mse(v, r), Net(quiet=True)) == [
+        ("MSELoss", "argument", HEAD)
+    ]
 
 
 def test_divergence_of_detached_scores(watched):

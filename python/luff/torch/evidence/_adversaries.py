@@ -8,7 +8,6 @@ formula is. Looked at in the first steps of trainings with several optimizers; v
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
@@ -74,7 +73,9 @@ class _Call:
 
     def __init__(self, critic: Any, maker: Any, whole: bool, given: list[Array]) -> None:
         self.critic = weakref.ref(critic)
-        self.maker = maker  # a weak reference to the model that has made what it judges; None: none that was called
+        self.maker = (
+            maker  # a weak reference to the model that has made what it judges; None: none that was called
+        )
         self.whole = whole  # the graph goes on to that model as it is
         self.given = given  # numbers of its arguments
         self.signs: dict[int, int] = {}  # of gradients, by place of the score; 0: both signs, or unknown
@@ -146,14 +147,20 @@ class Adversaries(WaitingEvents):
     def model_returned(self, module: Any, args: Any, output: Any, train: bool) -> None:
         """Called when the outermost call of a model has returned."""
         made = [t for t in islice(tensors_in(output), _TENSORS) if t.dtype.is_floating_point]
-        given = [_spread(r) for t in islice(tensors_in(args), _TENSORS) if (r := _first_samples(t)) is not None]
+        given = [
+            _spread(r) for t in islice(tensors_in(args), _TENSORS) if (r := _first_samples(t)) is not None
+        ]
         if train and torch.is_grad_enabled() and len(self._calls) < _CALLS:
             scores = [(place, tensor) for place, tensor in enumerate(made) if tensor.grad_fn is not None]
             call = self._call_of(module, args, scores, given) if scores else None
             if call is not None:
                 self._calls.append(call)
-                for place, tensor in scores:
-                    tensor.grad_fn.register_prehook(_Mark(self, call, place, tensor.output_nr))
+                try:
+                    for place, tensor in scores:
+                        tensor.grad_fn.register_prehook(_Mark(self, call, place, tensor.output_nr))
+                except (RuntimeError, AttributeError):  # an older PyTorch, or a node that cannot be hooked to
+                    self._close()
+                    return
         for tensor in made:
             region = _first_samples(tensor)
             if region is not None and np.unique(_spread(region)).size >= _DISTINCT:
@@ -206,7 +213,9 @@ class Adversaries(WaitingEvents):
             if critic is None:
                 continue
             of_critic = _holds(held, critic)
-            makers = {id(maker): maker for c in one if c.maker is not None and (maker := c.maker()) is not None}
+            makers = {
+                id(maker): maker for c in one if c.maker is not None and (maker := c.maker()) is not None
+            }
             if len(makers) != 1:
                 continue
             maker = next(iter(makers.values()))

@@ -193,7 +193,7 @@ def _rows_of(tensor: Any) -> Array | None:
 
 
 def _are_among(numbers: Array, outputs: list[Array]) -> bool:
-    """Returns whether numbers are among those that a module has returned, or that a softmax or sigmoid makes of them."""
+    """Returns whether a module has returned numbers, or a softmax or sigmoid makes them of what it has returned."""
     with np.errstate(all="ignore"):
         for link in (_as_they_are, _log_softmax, _softmax, _sigmoid):
             made = np.sort(np.concatenate([link(output).reshape(-1) for output in outputs]))

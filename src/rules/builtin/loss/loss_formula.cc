@@ -215,8 +215,8 @@ class LossFormula final : public KeptRule {
     return found == kFaults.end() ? nullptr : found;
   }
 
-  // Of adversaries, whose losses have no formula in common: the signs of their gradients at the critic's scores
-  // are the fact. Told once; a hook writes the event once.
+  // Of adversaries, whose losses have no formula in common: the signs of their gradients at the critic's
+  // scores are the fact. Told once; a hook writes the event once.
   void TellHelped(const StepView& view, Sink& sink) {
     if (helped_) return;
     for (const auto& event : view.index.json_events("critic_helped")) {
@@ -234,11 +234,13 @@ class LossFormula final : public KeptRule {
       finding.what = fmt::format("{} is trained to help {}, not to deceive it", Or(names[1], "the generator"),
                                  Or(names[0], "the critic"));
       finding.why =
-          "both losses move the critic's scores of what is generated the same way, away from those of the data: "
+          "both losses move the critic's scores of what is generated the same way, away from those of the "
+          "data: "
           "the signs of the gradients at the scores say so, in all updates that were looked at. The critic "
           "wins, and what is generated becomes ever easier to tell from data";
       finding.remedy =
-          "turn the generator's term: give it the label of data (ones where the critic learns ones for data), "
+          "turn the generator's term: give it the label of data (ones where the critic learns ones for "
+          "data), "
           "or put a minus before the mean of the critic's scores of what is generated";
       finding.causes = {"zeros in place of ones as the generator's labels",
                         "a minus too many or too few in a Wasserstein or hinge loss",

@@ -45,7 +45,8 @@ class NoGradient final : public KeptRule {
     const query::StepInfo& info = view.rows.info;
     if (info.mode != query::Mode::kTrain) return;
     makers_.OnStep(view);
-    for (const auto& event : view.index.json_events("softmax_of_one")) TakeNames(*event, kMostSingles, singles_);
+    for (const auto& event : view.index.json_events("softmax_of_one"))
+      TakeNames(*event, kMostSingles, singles_);
     for (const auto& event : view.index.json_events("graphless_term")) TakeTerm(*event);
     for (const auto& entry : view.rows.forms) {
       const query::TensorInfo& tensor = view.trial.tensor(entry.tensor);
@@ -249,11 +250,12 @@ class NoGradient final : public KeptRule {
         by_value_ ? "it is computed with a graph, and no backward pass goes through it"
                   : "it is computed of what they give, without a graph",
         names.size(), names.size() == 1 ? "" : "s");
-    finding.remedy = by_value_
-                         ? "add the loss itself, not its value: without .item(), float(), .data, detach(), NumPy or "
-                           "torch.tensor(loss)"
-                         : "give the loss what the model returns: values, not values.detach(), .data or a copy by way "
-                           "of NumPy, and not under no_grad(); detach only what is the target";
+    finding.remedy =
+        by_value_
+            ? "add the loss itself, not its value: without .item(), float(), .data, detach(), NumPy or "
+              "torch.tensor(loss)"
+            : "give the loss what the model returns: values, not values.detach(), .data or a copy by way "
+              "of NumPy, and not under no_grad(); detach only what is the target";
     finding.causes = {by_value_ ? "loss + other.item() in place of loss + other"
                                 : "the prediction is detached in place of the target",
                       "a term that is computed under no_grad()"};
