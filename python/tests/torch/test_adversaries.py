@@ -100,6 +100,11 @@ def of_hinges(r, f, _):
         (lambda r, f, _: r.mean() - f.mean(), lambda f, _: -f.mean()),
         (of_hinges, lambda f, _: f.mean()),
         (of_labels(), lambda f, _: functional.softplus(f).mean()),
+        (lambda r, f, _: squares(r, 1.0) + squares(f, 0.0), lambda f, _: squares(f, 0.0)),
+        (
+            lambda r, f, _: squares(r, 0.9) + squares(f, -1.0),
+            lambda f, m: 0.5 * squares(f, -1.0) + m.abs().mean(),
+        ),
     ],
 )
 def test_a_generator_that_helps(watched, of_critic, of_generator):
@@ -160,6 +165,9 @@ def test_backward_of_minus_one(watched):
         (of_labels(0.0, 1.0), lambda f, _: bce(f, 0.0)),
         (of_labels(0.9, 0.0), lambda f, _: bce(f, 0.9)),
         (lambda r, f, _: squares(r, 1.0) + squares(f, 0.0), lambda f, _: squares(f, 1.0)),
+        (lambda r, f, _: squares(r, 1.0) + squares(f, -1.0), lambda f, _: squares(f, 0.0)),
+        (lambda r, f, _: squares(r, 5.0) + squares(f, -5.0), lambda f, _: squares(f, 5.0)),
+        (lambda r, f, _: squares(r, -3.0) + squares(f, -3.0), lambda f, _: squares(f, -3.0)),
         (of_means, lambda f, _: -f.mean()),
         (of_hinges, lambda f, _: -f.mean()),
         (lambda r, f, _: r.mean() + functional.relu(1 - f).mean(), lambda f, _: f.mean()),  # energies

@@ -1,15 +1,16 @@
 """Finds generators that are trained the way their critic is: both make its score of what is made smaller, or larger.
 
 A critic is a model that two batches are given for an update, what another model has made and something else, and whose
-scores of the two are drawn apart. The signs of the gradients at its scores are facts of the losses, whatever their
-formula is. Looked at in the first steps of trainings with several optimizers; values are read as memory.
+scores of the two are drawn apart. The signs of the gradients at its scores, or the target of squared errors that they
+show, are facts of the losses, whatever their formula is. Looked at in the first steps of trainings with several
+optimizers; values are read as memory.
 """
 
 from __future__ import annotations
 
 import weakref
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -33,6 +34,11 @@ _NUMBERS = 64  # of the first samples that tell what a model has made
 _DISTINCT = 8  # of them, at least
 _REGION = 1 << 18  # numbers of the first samples that are looked through
 _NODES = 4096  # between a score and what it judges
+_SCORES = 1024  # numbers of a score
+_FEWEST = 4  # of them that show a straight line
+_STRAIGHT = 1e-6  # of the largest gradient, off that line: rounding of float32
+_SPREAD = 0.02  # of scores
+_SAME_TARGET = 1e-2
 _PARAMETERS = 4096  # of a model that are looked at
 _MOVED = 16  # nodes between what a model has made and what is judged
 _HANDS_ON = MOVES | {"Cat", "Stack", "Permute", "Transpose", "ConstantPadNd"}
@@ -45,53 +51,119 @@ class _Looking:
 looking = _Looking()
 
 
+class _Pull(NamedTuple):
+    """Which way gradients draw scores.
+
+    Attributes
+    ----------
+    sign
+        Of all gradients; 0: there are both.
+    target
+        The number that squared errors draw scores to; None for other losses.
+    """
+
+    sign: int
+    target: float | None
+
+    @property
+    def unknown(self) -> bool:
+        return self.sign == 0 and self.target is None
+
+    def with_(self, other: _Pull) -> _Pull:
+        """Returns what both have in common."""
+        same = self.target is not None and other.target is not None and _are_close(self.target, other.target)
+        return _Pull(self.sign if self.sign == other.sign else 0, self.target if same else None)
+
+    def is_apart(self, other: _Pull) -> bool:
+        """Returns whether it draws scores away from where the other one draws them."""
+        if self.target is not None and other.target is not None:
+            return not _are_close(self.target, other.target)
+        return self.sign != 0 and self.sign == -other.sign
+
+    def goes_with(self, other: _Pull) -> bool:
+        """Returns whether it draws scores where the other one draws them."""
+        if self.target is not None and other.target is not None:
+            return _are_close(self.target, other.target)
+        return self.sign != 0 and self.sign == other.sign
+
+
+def _are_close(one: float, other: float) -> bool:
+    return abs(one - other) <= _SAME_TARGET * max(1.0, abs(one), abs(other))
+
+
+def _pull_of(scores: Array | None, gradients: Array | None) -> _Pull | None:
+    """Returns which way gradients draw scores; None if all are zero."""
+    if gradients is None:
+        return _Pull(0, None)
+    above, below = bool((gradients > 0).any()), bool((gradients < 0).any())
+    if not above and not below:
+        return None
+    sign = 0 if above and below else 1 if above else -1
+    return _Pull(sign, None if scores is None else _target_of(scores, _flat(gradients)))
+
+
+def _target_of(scores: Array, gradients: Array) -> float | None:
+    """Returns the score at which gradients are zero that rise along a straight line with scores, as those of squared
+    errors do.
+    """
+    if scores.size < _FEWEST or gradients.size != scores.size:
+        return None
+    middle, mean = scores.mean(), gradients.mean()
+    spread = float(((scores - middle) ** 2).mean())
+    if not spread >= _SPREAD**2:
+        return None  # any smooth loss is straight there
+    slope = float(((scores - middle) * (gradients - mean)).mean()) / spread
+    off = float(np.abs(gradients - mean - slope * (scores - middle)).max())
+    straight = off <= _STRAIGHT * float(np.abs(gradients).max())
+    return float(middle - mean / slope) if straight and slope > 0 else None
+
+
+def _flat(values: Array) -> Array:
+    return np.array(values.reshape(-1)[:_SCORES], dtype=np.float64)
+
+
 class _Mark:
-    """Hooked to the node that made a score; reads the signs of the gradients that come to it."""
+    """Hooked to the node that made a score; reads the gradients that come to it."""
 
-    __slots__ = ("_call", "_number", "_of", "_place")
+    __slots__ = ("_call", "_number", "_of", "_place", "_scores")
 
-    def __init__(self, of: Adversaries, call: _Call, place: int, number: int) -> None:
+    def __init__(self, of: Adversaries, call: _Call, place: int, tensor: Any) -> None:
         self._of, self._call = weakref.ref(of), weakref.ref(call)
         self._place = place  # of the score in the model's result
-        self._number = number  # of it among the results of its node
+        self._number = tensor.output_nr  # of it among the results of its node
+        values = array_of(tensor)
+        self._scores = None if values is None else _flat(values)
 
     def __call__(self, gradients: Any) -> None:
         of, call = self._of(), self._call()
         if of is None or call is None or not of.passing:
             return
         try:
-            values = None if gradients[self._number] is None else array_of(gradients[self._number])
-            call.arrived(self._place, 0 if values is None else _sign_of(values))
+            gradient = gradients[self._number]
+            if gradient is not None:
+                call.arrived(self._place, _pull_of(self._scores, array_of(gradient)))
         except Exception:  # inside a backward pass of the training, which must not fail
-            call.arrived(self._place, 0)
+            call.arrived(self._place, _Pull(0, None))
 
 
 class _Call:
     """A call of what may be a critic."""
 
-    __slots__ = ("__weakref__", "critic", "given", "maker", "signs", "whole")
+    __slots__ = ("__weakref__", "critic", "given", "maker", "pulls", "whole")
 
     def __init__(self, critic: Any, maker: Any, whole: bool, given: list[Array]) -> None:
         self.critic = weakref.ref(critic)
         self.maker = (
-            maker  # a weak reference to the model that has made what it judges; None: none that was called
+            maker  # a weak reference to the model that made what it judges; None: none that was called
         )
         self.whole = whole  # the graph goes on to that model as it is
         self.given = given  # numbers of its arguments
-        self.signs: dict[int, int] = {}  # of gradients, by place of the score; 0: both signs, or unknown
+        self.pulls: dict[int, _Pull] = {}  # by place of the score
 
-    def arrived(self, place: int, sign: int | None) -> None:
-        """Adds the sign of a gradient; None of zeros."""
-        if sign is not None:
-            self.signs[place] = sign if self.signs.get(place, sign) == sign else 0
-
-
-def _sign_of(values: Array) -> int | None:
-    """Returns the sign that all numbers have; 0 for both, None if all are zero."""
-    above, below = bool((values > 0).any()), bool((values < 0).any())
-    if not above and not below:
-        return None
-    return 0 if above and below else 1 if above else -1
+    def arrived(self, place: int, pull: _Pull | None) -> None:
+        """Adds a gradient; None of zeros."""
+        if pull is not None:
+            self.pulls[place] = pull.with_(self.pulls.get(place, pull))
 
 
 class _Made:
@@ -134,7 +206,9 @@ class Adversaries(WaitingEvents):
         self._from = 0  # TRAIN steps at which the window began
         self._made: list[_Made] = []
         self._calls: list[_Call] = []  # since the last update
-        self._critics: dict[int, tuple[Any, int, int, int]] = {}  # by id: reference, optimizer, place, sign
+        #: By id: a weak reference, the number of its optimizer, and of a score its place and what draws it, of what was
+        #: made and of others.
+        self._critics: dict[int, tuple[Any, int, int, _Pull, _Pull]] = {}
         self._rounds = 0
         self._pair: tuple[Any, Any] | None = None
 
@@ -157,7 +231,7 @@ class Adversaries(WaitingEvents):
                 self._calls.append(call)
                 try:
                     for place, tensor in scores:
-                        tensor.grad_fn.register_prehook(_Mark(self, call, place, tensor.output_nr))
+                        tensor.grad_fn.register_prehook(_Mark(self, call, place, tensor))
                 except (RuntimeError, AttributeError):  # an older PyTorch, or a node that cannot be hooked to
                     self._close()
                     return
@@ -206,7 +280,7 @@ class Adversaries(WaitingEvents):
         turned = any(group.get("maximize") for group in optimizer.param_groups)
         judged: dict[int, list[_Call]] = {}
         for call in calls:
-            if (critic := call.critic()) is not None and call.signs:
+            if (critic := call.critic()) is not None and call.pulls:
                 judged.setdefault(id(critic), []).append(call)
         for one in judged.values():
             critic = one[0].critic()
@@ -229,20 +303,25 @@ class Adversaries(WaitingEvents):
 
     def _critic_updated(self, critic: Any, maker: Any, number: int, calls: list[_Call]) -> None:
         """Notes which way a critic moves its scores of what was made."""
-        made = _signs([call for call in calls if call.maker is not None])
-        others = _signs([call for call in calls if call.maker is None])
+        made = _pulls([call for call in calls if call.maker is not None])
+        others = _pulls([call for call in calls if call.maker is None])
         both = [place for place in made if place in others]
         if both and self._gets_the_same(maker, calls):
             self._close()
             return
         known = self._critics.get(id(critic))
         for place in both:
-            sign = made[place]
-            if sign and others[place] == -sign and (known is None or known[2:] == (place, sign)):
-                self._critics[id(critic)] = weakref.ref(critic), number, place, sign
-                return
-        if both:
-            self._close()  # its scores are not drawn apart as before: no critic, or targets between the two
+            one, other = made[place], others[place]
+            if one.unknown or other.unknown:
+                continue
+            as_before = known is None or (
+                known[2] == place and one.goes_with(known[3]) and other.goes_with(known[4])
+            )
+            if as_before and one.is_apart(other):
+                self._critics[id(critic)] = weakref.ref(critic), number, place, one, other
+            else:
+                self._close()  # its scores are not drawn apart as before
+            return
 
     def _gets_the_same(self, maker: Any, calls: list[_Call]) -> bool:
         """Returns whether a critic's data are what the generator is given: it may be meant to leave a mark in them that
@@ -258,10 +337,13 @@ class Adversaries(WaitingEvents):
         calls = [call for call in calls if call.maker is not None]
         if known is None or known[0]() is not critic or known[1] == number:
             return
-        signs = _signs(calls)
-        if known[2] not in signs:
+        pull = _pulls(calls).get(known[2])
+        if pull is None:
             return
-        if signs[known[2]] != known[3] or not all(call.whole for call in calls):
+        if pull.unknown:
+            self._rounds = 0
+            return
+        if not pull.goes_with(known[3]) or not all(call.whole for call in calls):
             self._close()
             return
         self._rounds += 1
@@ -286,13 +368,13 @@ class Adversaries(WaitingEvents):
         self._made, self._calls, self._critics, self._pair, self._rounds = [], [], {}, None, 0
 
 
-def _signs(calls: list[_Call]) -> dict[int, int]:
-    """Returns the sign at each place that all calls have; 0 where they differ."""
-    signs: dict[int, int] = {}
+def _pulls(calls: list[_Call]) -> dict[int, _Pull]:
+    """Returns what draws the score at each place in all calls."""
+    pulls: dict[int, _Pull] = {}
     for call in calls:
-        for place, sign in call.signs.items():
-            signs[place] = sign if signs.get(place, sign) == sign else 0
-    return signs
+        for place, pull in call.pulls.items():
+            pulls[place] = pull.with_(pulls.get(place, pull))
+    return pulls
 
 
 def _holds(held: set[int], module: Any) -> bool:
