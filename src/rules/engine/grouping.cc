@@ -123,6 +123,7 @@ constexpr std::array kConsequences = std::to_array<Consequence>({
     {"NLPSequenceRatio", "", "DeadEmbeddingRows", ""},
     {"NoGradient", "backward_unused", "VanishingGradient", ""},
     {"NoGradient", "first_step_only", "VanishingGradient", ""},
+    {"NoGradient", "graphless_term", "NoGradient", "no_gradient"},
     // InitialLoss speaks of the output layer, PoorWeightInitialization names the layers.
     {"PoorWeightInitialization", "scale", "InitialLoss", "too_high"},
     // Evaluations with statistics of the start say nothing of the weights.

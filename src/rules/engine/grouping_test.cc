@@ -27,6 +27,17 @@ TEST(Grouping, ASymptomFollowsFromTheMistake_NotFromAnotherSymptom) {
   EXPECT_EQ(LeaderOf(Made("DeadRelu", 2), {}), "");
 }
 
+TEST(Grouping, ALossThatRises_FollowsFromATermWithoutAGraph) {
+  Finding term = Made("NoGradient", 47);
+  term.cause = "graphless_term";
+  Finding rising = Made("LossNotDecreasing", 200);
+  rising.cause = "rising";
+  EXPECT_EQ(LeaderOf(rising, std::vector{term}), "NoGradient@47");
+  Finding cut = Made("NoGradient", 47);
+  cut.cause = "no_gradient";
+  EXPECT_EQ(LeaderOf(cut, std::vector{term}), "NoGradient@47");
+}
+
 TEST(Grouping, MistakesStandSideBySide_AndWhatSpeaksOfItselfAloneStaysAlone) {
   const std::vector<Finding> known = {Made("InputScale", 3), Made("LossShapeMismatch", 3)};
   EXPECT_EQ(LeaderOf(Made("LossShapeMismatch", 4), known), "");

@@ -80,9 +80,12 @@ class ModuleCapture:
         Whether anything of them is to be captured.
     times
         What times them in the open step; None in most.
+    watched
+        Gets each module and what it has returned, in steps in which they are told of; None: nobody asks.
     """
 
     times: ModuleTimes | None = None
+    watched: Callable[[Any, Any], None] | None = None
 
     def __init__(
         self,
@@ -151,6 +154,8 @@ class ModuleCapture:
         """Called when a module has returned."""
         if self._attention_due:
             self.places.after(module)
+        if self.watched is not None:
+            self.watched(module, output)
         if self._values_due[1] or self._gradients_due[1]:
             self._capture_all(module, tensors_in(output), 1, self._gradients_due[1] != 0)
 

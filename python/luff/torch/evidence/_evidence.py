@@ -14,6 +14,7 @@ from luff.torch.capture._device import record_number, scalar_of
 from luff.torch.capture._memory import float_bits, read_scalar
 from luff.torch.capture._recorder import OptimizerRecord
 from luff.torch.evidence._accumulated import Accumulated
+from luff.torch.evidence._adversaries import Adversaries
 from luff.torch.evidence._answers import Answers
 from luff.torch.evidence._asked import Asked
 from luff.torch.evidence._attention import Attention
@@ -76,6 +77,7 @@ class Evidence:
         self._handed = HandedGradients()
         self.statistics = Statistics()
         self.averages = Averages()
+        self._adversaries = Adversaries()
         self._events = (
             self._rounding,
             self._handed,
@@ -88,6 +90,8 @@ class Evidence:
             self.losses.formula,
             self._graph_values,
             self.losses.pairs,
+            self.losses.terms,
+            self._adversaries,
             self.passes,
             self._graph_values.layers,
             self._graph_values.single,
@@ -115,9 +119,14 @@ class Evidence:
                 self._changes += 1
                 context.looked_from = clock.mode_steps[_TRAIN]
                 self.losses.formula.phase_begins()
+                self._adversaries.begins(context.looked_from, context.recorder.count())
+        if self._adversaries.on:
+            self._adversaries.passing = True
         since = clock.mode_steps[_TRAIN] - context.looked_from
         if not since & (since - 1) or self._reach.reached is not None:
             self._reach.begins(roots, context.called.models())
+            if self.losses.terms.on:
+                self.losses.terms.backward_begins(roots)
         self.accumulated.backward_begins(context.step, roots, self.losses, context.called.models)
         if self.passes.on:
             self.passes.backward_begins(context.step, roots)
@@ -137,8 +146,15 @@ class Evidence:
             if self.places.due:
                 self.places.backward_begins()
 
+    def model_returned(self, module: Any, args: tuple[Any, ...], output: Any) -> None:
+        """Called when the outermost call of a model has returned, while any hook looks for adversaries."""
+        step = self._context.step
+        if self._adversaries.on and step is not None:
+            self._adversaries.model_returned(module, args, output, step.mode == _TRAIN or step.may_train)
+
     def backward_ended(self) -> None:
         """Called when a backward pass has ended."""
+        self._adversaries.passing = False
         if self._kept is not None and self._kept.marked:
             self._kept.backward_ended()
         if self._reach.reached is not None:
@@ -164,6 +180,9 @@ class Evidence:
         """Called when an optimizer has used its gradients."""
         self.accumulated.update_ended()
         self.loads.updated(record.number, optimizer)
+        if self._adversaries.on:
+            steps = self._context.clock.mode_steps[_TRAIN]
+            self._adversaries.updated(record.number, optimizer, steps, self._context.names)
         if in_backward:
             self._reach.spoiled = True
         elif self._kept is not None:
@@ -207,6 +226,17 @@ class Evidence:
                 evidence.record(session)
         if self._reach.reached is not None and self._context.recorder is not None:
             self._reach.record(session, self._context.names, self._context.recorder.living())
+            self._look_at_terms()
+
+    def _look_at_terms(self) -> None:
+        """Asks whether what a step's backward passes did not reach has a loss without a graph."""
+        terms, context, left = self.losses.terms, self._context, self._reach.left
+        self._reach.left = None
+        if left is None:
+            return
+        terms.looked(left, context.called.models(), context.names)
+        if context.modules is not None:
+            context.modules.watched = terms.returned if terms.on else None
 
     def finish(self, session: Session) -> None:
         """Waits for the answers of children at the end of the run, for a bounded time that all of them share."""

@@ -21,6 +21,7 @@ from luff.torch.capture._graphs import nodes_behind, nodes_of
 from luff.torch.capture._memory import DTYPE_CODES, float_bits, read_scalar
 from luff.torch.capture._modules import tensors_in
 from luff.torch.evidence import _loss_graph
+from luff.torch.evidence._graphless_terms import GraphlessTerms
 from luff.torch.evidence._kept_graphs import KeptGraphs
 from luff.torch.evidence._loss_arguments import LossArguments
 from luff.torch.evidence._loss_formula import LossFormula
@@ -73,6 +74,7 @@ class Losses:
         self.arguments = LossArguments()
         self.formula = LossFormula()
         self.pairs = LossPairs()
+        self.terms = GraphlessTerms()
         self.kept_graphs = KeptGraphs()
         #: For each evaluation within a TRAIN step, which is published after that step: (number, value) pairs. None:
         #: it cannot be read so late.
@@ -109,6 +111,8 @@ class Losses:
         if not training and kind not in self._loss_kinds and not is_loss(module):
             return
         step = self._context.step
+        if not training and self.terms.on:
+            self._without_graph(kind, (), args, kwargs, output)
         if training:
             self._loss_kinds.add(kind)
             if step is None or step.mode != _TRAIN or (step.decided and not step.forwards):
@@ -130,7 +134,7 @@ class Losses:
             if output.grad_fn is not None and is_loss(module) and len(step.loss_nodes) < _MAX_LOSSES:
                 step.loss_nodes[output.grad_fn._sequence_nr()] = kind
                 self._mark(step, output.grad_fn)
-            self._made_by(step, kind, args, kwargs, module=module)
+            self._made_by(step, kind, args, kwargs, output, module=module)
             if step.samples:
                 self._written.called(step, output)
         self._record_loss(step, kind, scalar_of(output), output)
@@ -183,10 +187,13 @@ class Losses:
                 value = scalar_of(output)
                 made = FunctionLoss(weakref.ref(output), kind, node._sequence_nr(), call, value, given)
                 step.function_losses = [*step.function_losses, made]
-            self._made_by(step, kind, args, kwargs, names)
+            self._made_by(step, kind, args, kwargs, output, names)
             self._samples.loss(step, kind, args, kwargs, names)
-        elif self.waiting:
-            self._wait(kind, output)
+        else:
+            if self.terms.on:
+                self._without_graph(kind, names, args, kwargs, output)
+            if self.waiting:
+                self._wait(kind, output)
 
     def _unreduced(
         self,
@@ -201,9 +208,11 @@ class Losses:
         step = self._context.step
         if step is not None and output.requires_grad and not step.forwards and self._context.is_over(step):
             step = self._context.step_of_loss()
+        if self.terms.on and not output.requires_grad:
+            self._without_graph(kind, names, args, kwargs, output)
         if step is not None and (step.mode != _TRAIN or output.requires_grad):
             if output.requires_grad:
-                self._made_by(step, kind, args, kwargs, names)
+                self._made_by(step, kind, args, kwargs, output, names)
                 if step.samples:
                     self._written.unreduced(step, kind, step.sampled_losses.get(kind, 0), output)
                     recorder = self._context.recorder
@@ -220,11 +229,12 @@ class Losses:
         kind: str,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
+        made: Any,
         names: tuple[str, ...] = (),
         module: Any = None,
     ) -> None:
         """Notes which operation made the output that a loss gets, how its rows were flattened, and its other
-        arguments; before its samples are taken.
+        arguments; before its samples are taken. `made`: what the loss has returned.
         """
         count = self._context.clock.mode_steps[_TRAIN]
         if not (self.inputs.due(count) or self.inputs.due(count - self._context.looked_from)):
@@ -236,6 +246,16 @@ class Losses:
             self.rows.loss_called(kind, call, *tensors)
             self.arguments.in_order(kind, call, *tensors)
         self.arguments.called(kind, call, args, kwargs, module)
+        if self.terms.on and self._context.looks:
+            self.terms.called(kind, tensors, made)
+
+    def _without_graph(
+        self, kind: str, names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any], made: Any
+    ) -> None:
+        """Notes a loss without a graph, while there are parameters that no backward pass has reached."""
+        step = self._context.step
+        if step is not None and step.mode == _TRAIN and self._context.looks:
+            self.terms.called(kind, of_loss(args, kwargs, names), made)
 
     def _wait(self, kind: str, output: Any) -> None:
         """Keeps the loss of an evaluation within a TRAIN step."""

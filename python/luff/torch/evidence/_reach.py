@@ -35,10 +35,13 @@ class Reach:
     ----------
     reached
         Parameters with a gradient, by their ``id()``; None: the step is not examined.
+    left
+        Parameters of models without one, of the last step that was examined; None where that is not known.
     """
 
     def __init__(self) -> None:
         self.reached: set[int] | None = None
+        self.left: list[Any] | None = None
         self._without: list[Any] = []  # weak references to parameters that have none so far
         self._seen: dict[int, Any] = {}  # leaves outside of models in the last recorded step
         self._now: dict[int, Any] = {}  # the same for this step
@@ -86,9 +89,11 @@ class Reach:
     ) -> None:
         """Records the result at the end of the step."""
         reached, self.reached = self.reached, None
+        self.left = None
         if reached is None or self.spoiled:
             return
         without = [p for p in (reference() for reference in self._without) if p is not None]
+        self.left = without
         lasting = []
         for key, reference in self._now.items():
             leaf, before = reference(), self._seen.get(key)

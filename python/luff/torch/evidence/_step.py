@@ -127,6 +127,12 @@ class StepContext:
         self.saved_hooks = False
         self.saving = 0
 
+    @property
+    def looks(self) -> bool:
+        """Whether it is looked at what backward passes reach in the next or open TRAIN step, one in powers of two."""
+        since = self.clock.mode_steps[_TRAIN] - self.looked_from
+        return not since & (since - 1)
+
     def event(self, kind: int, subject: Any = codes.NO_ID, argument: Any = 0) -> None:
         """Records an event of the training loop."""
         raise NotImplementedError

@@ -25,6 +25,7 @@ from luff.torch.capture import _names
 from luff.torch.capture._device import is_divisor, scalar_of
 from luff.torch.capture._memory import read_scalar
 from luff.torch.capture._module_times import ModuleTimes
+from luff.torch.evidence._adversaries import looking
 from luff.torch.evidence._answers import compares
 from luff.torch.loop._hook import Hook
 from luff.torch.patches import _dynamo, _phases
@@ -180,8 +181,11 @@ def _outer_call(
         output = original(module, *args, **kwargs)
         if capture is not None:
             hook.told("output", capture.after, module, output)
-        if trains and (step := machine.step) is not None and step.samples:
-            hook.told("answers", machine.evidence.answers.model_returned, module, output)
+        if trains and (step := machine.step) is not None:
+            if step.samples:
+                hook.told("answers", machine.evidence.answers.model_returned, module, output)
+            if looking.on:
+                hook.told("adversaries", machine.evidence.model_returned, module, args, output)
         return output
     finally:
         leave_phase(_FORWARD)

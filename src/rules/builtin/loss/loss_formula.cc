@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/format.h"
+#include "rules/facts/json_event.h"
 #include "rules/facts/phases.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
@@ -166,6 +167,7 @@ class LossFormula final : public KeptRule {
       first_step_ = info.mode_step;
     }
     all_ += updates.empty() ? 0 : 1;
+    TellHelped(view, sink);
     const Fault* fault = Known(fault_);
     // Adversaries, whose optimizers take turns, have losses that fit no target, though one of them may have
     // been trained alone at first.
@@ -201,10 +203,11 @@ class LossFormula final : public KeptRule {
     io("earlier", earlier_, kFaults.size());
     io("all", all_);
     io("later", later_);
+    io("helped", helped_);
   }
 
  private:
-  static constexpr std::size_t kMaxName = 64;
+  static constexpr std::size_t kMaxName = 64, kMaxModel = 512;
 
   static const Fault* Known(std::string_view name) noexcept {
     const auto* found =
@@ -212,7 +215,47 @@ class LossFormula final : public KeptRule {
     return found == kFaults.end() ? nullptr : found;
   }
 
+  // Of adversaries, whose losses have no formula in common: the signs of their gradients at the critic's
+  // scores are the fact. Told once; a hook writes the event once.
+  void TellHelped(const StepView& view, Sink& sink) {
+    if (helped_) return;
+    for (const auto& event : view.index.json_events("critic_helped")) {
+      const auto critic = event->find("critic"), generator = event->find("generator");
+      if (critic == event->end() || generator == event->end() || !critic->is_string() ||
+          !generator->is_string())
+        continue;
+      const std::string names[] = {critic->get<std::string>(), generator->get<std::string>()};
+      if (names[0].size() > kMaxModel || names[1].size() > kMaxModel) continue;
+      helped_ = true;
+      Finding finding = FindingAt(kName, "critic_helped", view, TensorAt{format::kNoId});
+      finding.severity = Severity::kWarn;
+      finding.tensor = names[1];
+      finding.since_step = 0;
+      finding.what = fmt::format("{} is trained to help {}, not to deceive it", Or(names[1], "the generator"),
+                                 Or(names[0], "the critic"));
+      finding.why =
+          "both losses move the critic's scores of what is generated the same way, away from those of the "
+          "data: "
+          "the signs of the gradients at the scores say so, in all updates that were looked at. The critic "
+          "wins, and what is generated becomes ever easier to tell from data";
+      finding.remedy =
+          "turn the generator's term: give it the label of data (ones where the critic learns ones for "
+          "data), "
+          "or put a minus before the mean of the critic's scores of what is generated";
+      finding.causes = {"zeros in place of ones as the generator's labels",
+                        "a minus too many or too few in a Wasserstein or hinge loss",
+                        "backward(-1) in place of backward(1), or the other way round"};
+      finding.evidence = {{"updates", NumberIn(*event, "updates")}};
+      finding.threshold = "a fact of the gradients, in 6 updates of the generator in a row (Luff)";
+      sink.Report(std::move(finding));
+      return;
+    }
+  }
+
+  static std::string Or(const std::string& name, const char* other) { return name.empty() ? other : name; }
+
   const Limits limits_;
+  bool helped_ = false;  // "critic_helped" was told
   Phases phases_;
   std::int64_t updates_ = 0, first_step_ = 0;  // since the fault was read
   std::int64_t all_ = 0;                       // steps with updates, of the run
@@ -225,8 +268,8 @@ class LossFormula final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<LossFormula>(kName, kParams);
-  spec.version = 5;  // 2: "squashed_twice"; 4: phases, "moving_gain", "similarity_minimised"; 5:
-                     // "weights_without_effect", "scale_without_cost"
+  spec.version = 6;  // 2: "squashed_twice"; 4: phases, "moving_gain", "similarity_minimised"; 5:
+                     // "weights_without_effect", "scale_without_cost"; 6: "critic_helped"
   spec.summary = "a loss that a script writes itself, of a formula that cannot be meant";
   return spec;
 }

@@ -112,6 +112,33 @@ TEST(LossFormula, AdversariesThatWarmUpAlone_TakeBackWhatWasTold) {
   EXPECT_TRUE(findings[0].healed);
 }
 
+TEST(LossFormula, AGeneratorThatHelpsItsCritic_IsToldOnce) {
+  const auto told = [](const std::string& event, int times = 1) {
+    FakeTrial trial;
+    for (int step = 0; step < 40; ++step) {
+      trial.Step().Loss(2).Event(EventKind::kOptimizerStep, static_cast<unsigned>(step % 2));
+      if (step >= 10 && step < 10 + times) trial.EventJson(event);
+    }
+    return testing::FindingsOf(trial, "LossFormula", ParameterSet::kLuff);
+  };
+  const std::string event = R"({"kind": "critic_helped", "critic": "D", "generator": "G", "updates": 6})";
+  for (const int times : {1, 2}) {
+    const auto findings = told(event, times);
+    ASSERT_EQ(findings.size(), 1U);
+    EXPECT_EQ(findings[0].cause, "critic_helped");
+    EXPECT_EQ(findings[0].tensor, "G");
+    EXPECT_EQ(findings[0].severity, Severity::kWarn);
+    EXPECT_EQ(findings[0].step, 10);
+    EXPECT_FALSE(findings[0].healed);
+  }
+  EXPECT_TRUE(told(R"({"kind": "critic_helped"})").empty());
+  EXPECT_TRUE(told(R"({"kind": "critic_helped", "critic": 1, "generator": "G"})").empty());
+  EXPECT_TRUE(
+      told(R"({"kind": "critic_helped", "critic": ")" + std::string(600, 'x') + R"(", "generator": "G"})")
+          .empty());
+  EXPECT_EQ(told(R"({"kind": "critic_helped", "critic": "", "generator": ""})").size(), 1U);
+}
+
 TEST(LossFormula, UnknownAndMalformedEvents_AreLeftOut) {
   EXPECT_TRUE(Told({.event = Event("")}).empty());
   EXPECT_TRUE(Told({.event = Event("another")}).empty());

@@ -218,6 +218,57 @@ TEST(NoGradient, ASoftmaxOverOneValue_IsToldAfterFiveUpdates) {
   EXPECT_TRUE(told("null").empty());
 }
 
+TEST(NoGradient, ATermWithoutAGraph_IsToldOnce_WhereNoGradientEverComes) {
+  struct Event {
+    int step;
+    std::string text;
+  };
+  const auto term = [](const std::string& layers, const std::string& lost = "argument") {
+    return R"({"kind": "graphless_term", "loss": "MSELoss", "lost": ")" + lost + R"(", "layers": )" + layers +
+           "}";
+  };
+  const auto told = [](const std::vector<Event>& events, int steps = 70, int gradient_from = 1000,
+                       const char* reach = kNoEncoder) {
+    FakeTrial trial;
+    trial.SetDocument("model", Model("\"Adam\"", "\"Adam\""));
+    for (int step = 0; step < steps; ++step) {
+      trial.Step().Event(EventKind::kOptimizerStep, 0);
+      if ((step & (step - 1)) == 0) trial.EventJson(step < gradient_from ? reach : kAll);
+      for (const Event& event : events) {
+        if (event.step == step) trial.EventJson(event.text);
+      }
+      trial.Ran("head").Ran("enc");  // it may rest
+      trial.Tensor("Net_enc.weight", Role::kWeight, {1, 2}).Place("Net_enc.weight", "enc");
+      trial.Tensor("Net_head.weight", Role::kWeight, {1, 2}).Place("Net_head.weight", "head");
+      trial.Tensor("gradient/Net_head.weight", Role::kGradient, {1, 1});
+      if (step >= gradient_from) trial.Tensor("gradient/Net_enc.weight", Role::kGradient, {1, 1});
+    }
+    return FindingsOf(trial, "NoGradient");
+  };
+  const std::string encoder = R"(["Net_enc.weight"])";
+  for (const char* lost : {"argument", "value"}) {
+    const auto findings = told({{3, term(encoder, lost)}});
+    ASSERT_EQ(findings.size(), 1U) << lost;
+    EXPECT_EQ(findings[0].cause, "graphless_term");
+    EXPECT_EQ(findings[0].tensor, "Net_enc.weight");
+    EXPECT_EQ(findings[0].severity, Severity::kWarn);
+    EXPECT_EQ(findings[0].step, 47);
+    EXPECT_EQ(findings[0].remedy.find(".item()") != std::string::npos, std::string(lost) == "value");
+    EXPECT_FALSE(findings[0].healed);
+  }
+  EXPECT_TRUE(told({}).empty());                                     // a head that rests
+  EXPECT_TRUE(told({{3, term(encoder)}}, 47).empty());               // a planned beginning
+  EXPECT_TRUE(told({{3, term(encoder)}}, 70, 20).empty());           // likewise
+  EXPECT_TRUE(told({{3, term(encoder)}, {9, term("[]")}}).empty());  // taken back
+  EXPECT_TRUE(told({{3, term(R"(["Net_head.weight"])")}}).empty());  // it has gradients
+  EXPECT_TRUE(told({{3, term(encoder)}}, 70, 1000, kAll).empty());   // something reaches it
+  EXPECT_TRUE(told({{3, term("null")}, {4, R"({"kind": "graphless_term"})"}}).empty());
+  EXPECT_TRUE(told({{3, R"({"kind": "graphless_term", "loss": 3, "layers": ["Net_enc.weight"]})"}}).empty());
+  const auto later = told({{3, term(encoder)}}, 140, 100);
+  ASSERT_EQ(later.size(), 1U);
+  EXPECT_TRUE(later[0].healed);
+}
+
 TEST(NoGradient, FactorsThatAreAllZero_AreToldAfterFiveUpdates) {
   Story story{Model("\"Adam\"", "\"Adam\""), kAll, true};
   story.encoder_value = 0;

@@ -45,7 +45,9 @@ class NoGradient final : public KeptRule {
     const query::StepInfo& info = view.rows.info;
     if (info.mode != query::Mode::kTrain) return;
     makers_.OnStep(view);
-    for (const auto& event : view.index.json_events("softmax_of_one")) TakeSingles(*event);
+    for (const auto& event : view.index.json_events("softmax_of_one"))
+      TakeNames(*event, kMostSingles, singles_);
+    for (const auto& event : view.index.json_events("graphless_term")) TakeTerm(*event);
     for (const auto& entry : view.rows.forms) {
       const query::TensorInfo& tensor = view.trial.tensor(entry.tensor);
       if (tensor.role == Role::kOutput && entry.row.form == Bit(Form::kShape) && order_.size() < kMaxModules)
@@ -90,7 +92,10 @@ class NoGradient final : public KeptRule {
     io("reaches", reaches_);
     io("open", open_);
     io("makers", makers_);
-    io("singles", singles_, 16);
+    io("singles", singles_, kMostSingles);
+    io("of_term", of_term_, kMostOfTerm);
+    io("term", term_, kLongest);
+    io("by_value", by_value_);
   }
 
  private:
@@ -192,6 +197,7 @@ class NoGradient final : public KeptRule {
         none.push_back(std::move(one));
       }
     }
+    JudgeTerm(view, none, sink);
     JudgeNone(view, none, Idle(facts, none), held, first, last, sink);
     if (!moving) {
       JudgeAllZero(view, zero, sink);
@@ -203,13 +209,57 @@ class NoGradient final : public KeptRule {
     JudgeRecurrent(view, recurrent, sink);
   }
 
-  void TakeSingles(const nlohmann::json& event) {
-    constexpr std::size_t kMost = 16, kLongest = 512;
-    singles_.clear();
+  static void TakeNames(const nlohmann::json& event, std::size_t most, std::vector<std::string>& names) {
+    names.clear();
     for (const auto& name : ListIn(event, "layers")) {
-      if (name.is_string() && singles_.size() < kMost && name.get_ref<const std::string&>().size() < kLongest)
-        singles_.push_back(name.get<std::string>());
+      if (name.is_string() && names.size() < most && name.get_ref<const std::string&>().size() < kLongest)
+        names.push_back(name.get<std::string>());
     }
+  }
+
+  void TakeTerm(const nlohmann::json& event) {
+    TakeNames(event, kMostOfTerm, of_term_);
+    const auto text = [&](const char* key) {
+      const auto at = event.find(key);
+      return at != event.end() && at->is_string() ? at->get<std::string>() : std::string();
+    };
+    term_ = text("loss");
+    if (term_.size() >= kLongest) term_.clear();
+    by_value_ = text("lost") == "value";
+  }
+
+  // Parameters whose loss is a term without a graph: only its value is added. Takes them from `none`.
+  void JudgeTerm(const StepView& view, std::vector<One>& none, Sink& sink) {
+    const auto of_term = [&](const One& one) {
+      return one.updates >= limits_.late &&
+             std::find(of_term_.begin(), of_term_.end(), one.name) != of_term_.end();
+    };
+    std::vector<std::string> names;
+    for (const One& one : none) {
+      if (of_term(one)) names.push_back(one.name);
+    }
+    if (names.empty() || term_.empty()) return Heal("graphless_term", view, sink);
+    std::erase_if(none, of_term);
+    Finding finding = Found(view, "graphless_term", names, false);
+    finding.threshold = fmt::format("facts of the graph, {} updates (Luff)", limits_.late);
+    finding.what = fmt::format("a term of the loss has no graph: {} of {} trains nothing", term_,
+                               finding.tensor.substr(0, finding.tensor.rfind('.')));
+    finding.why = fmt::format(
+        "{}, and the loss is a sum with an operand without a graph: its value counts, and none of the {} "
+        "parameter{} behind it ever gets a gradient, whatever the learning rate is",
+        by_value_ ? "it is computed with a graph, and no backward pass goes through it"
+                  : "it is computed of what they give, without a graph",
+        names.size(), names.size() == 1 ? "" : "s");
+    finding.remedy =
+        by_value_
+            ? "add the loss itself, not its value: without .item(), float(), .data, detach(), NumPy or "
+              "torch.tensor(loss)"
+            : "give the loss what the model returns: values, not values.detach(), .data or a copy by way "
+              "of NumPy, and not under no_grad(); detach only what is the target";
+    finding.causes = {by_value_ ? "loss + other.item() in place of loss + other"
+                                : "the prediction is detached in place of the target",
+                      "a term that is computed under no_grad()"};
+    sink.Report(std::move(finding));
   }
 
   // Layers over whose only output a softmax is taken: it is 1 for whatever input.
@@ -474,7 +524,11 @@ class NoGradient final : public KeptRule {
   std::int64_t reached_ = -1, reaches_ = 0;
   std::map<std::string, std::string> open_;  // cause -> tensor
   LossInputMakers makers_;
+  static constexpr std::size_t kMostSingles = 16, kMostOfTerm = 64, kLongest = 512;
   std::vector<std::string> singles_;  // weights of layers of one output that a softmax gets
+  std::vector<std::string> of_term_;  // parameters whose loss is a term without a graph
+  std::string term_;                  // that loss
+  bool by_value_ = false;             // it has a graph of its own
 };
 
 }  // namespace
@@ -486,8 +540,8 @@ RuleSpec Spec() {
     return std::unique_ptr<Rule>(new NoGradient(limits));
   });
   // 4: an optimizer of another network is told from a head that begins late; 5: a ReLU at the output;
-  // 6: "softmax_of_one"
-  spec.version = 6;
+  // 6: "softmax_of_one"; 7: "graphless_term"
+  spec.version = 7;
   spec.aliases = {"AdapterNotTraining"};
   spec.summary = "parameters of the optimizer that get no gradient, or exact zeros";
   spec.needs = [](const Parameters&) -> std::vector<Need> {
