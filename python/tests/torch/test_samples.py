@@ -496,6 +496,18 @@ def test_a_model_that_gets_what_the_graph_has_made(watched, functional, forward,
     assert [event["model"] for event in events] == ["Linear"] * told
 
 
+def test_parts_that_the_loop_calls_get_what_the_part_before_has_made(watched, functional):
+    _, session = watched(ROLES)
+    parts = nn.ModuleList([nn.Linear(6, 6), nn.Linear(6, 3)])
+    optimizer = torch.optim.SGD(parts.parameters(), lr=0.01)
+    for x, y in cases.batches(4):
+        optimizer.zero_grad()
+        F.cross_entropy(parts[1](parts[0](x.requires_grad_()).relu()), y).backward()
+        optimizer.step()
+    events = [event for event in session.json_events if event["kind"] == "made_inputs"]
+    assert [event["model"] for event in events] == ["1"]
+
+
 def test_what_made_the_input_of_each_call(watched, functional):
     _, session = watched(ROLES)
     model = nn.Linear(6, 3)

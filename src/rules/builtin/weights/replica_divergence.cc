@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <set>
@@ -52,6 +53,7 @@ class ReplicaDivergence final : public KeptRule {
   explicit ReplicaDivergence(const Limits& limits) : limits_(limits) {}
 
   void OnStep(const StepView& view, Sink& sink) override {
+    Called(view);
     if (view.rows.info.mode != query::Mode::kTrain) return;
     for (const query::EventAt& event : view.index.events(EventKind::kOptimizerStep)) {
       if (event.worker != view.index.first_worker()) continue;
@@ -79,7 +81,15 @@ class ReplicaDivergence final : public KeptRule {
     std::int64_t ahead = 0;  // updates that the first had made more than the other when they were found
     bool take_turns = true;  // each makes one update, and then the other does
     bool open = false;
+    std::array<std::uint64_t, 2> batches{};  // that the models got last in training: hashes
+    std::array<bool, 2> evaluated{};         // each of the models
+    // What replicas of one training never are: given the same batch, of which they would learn the same and
+    // need no average, or both asked in evaluations, as what is compared is.
+    bool compared = false;
     void VisitFields(Fields& io) {
+      io("batches", batches);
+      io("evaluated", evaluated);
+      io("compared", compared);
       io("tensors", tensors);
       io("since", since);
       io("updates_at", updates_at);
@@ -173,7 +183,36 @@ class ReplicaDivergence final : public KeptRule {
           continue;
         if (count++ == 0) differs = other;
       }
-      Judge(view, key, pair, differs, pair.take_turns ? count : 0, 0, sink);
+      Judge(view, key, pair, differs, pair.take_turns && !pair.compared ? count : 0, 0, sink);
+    }
+  }
+
+  // Which models were called in this step, with which batch.
+  void Called(const StepView& view) {
+    const bool train = view.rows.info.mode == query::Mode::kTrain;
+    const bool models = std::any_of(pairs_.begin(), pairs_.end(), [](const auto& one) {
+      return !one.first.first.starts_with("worker ") && !one.second.compared;
+    });
+    if (!models) return;
+    std::map<std::uint32_t, std::string> of_module;
+    for (const query::EventAt& event : view.index.events(EventKind::kBatch)) {
+      if (of_module.empty()) {
+        for (const ModuleFacts& module : view.memo.Facts(view).modules())
+          if (module.number) of_module.emplace(*module.number, module.model);
+      }
+      const auto model = of_module.find(event.row.subject);
+      if (model == of_module.end() || event.row.argument == 0) continue;
+      for (auto& [key, pair] : pairs_) {
+        if (model->second != key.first && model->second != key.second) continue;
+        const std::size_t which = model->second == key.second ? 1 : 0;
+        if (!train) {
+          pair.evaluated[which] = true;
+        } else {
+          pair.batches[which] = event.row.argument;
+        }
+        pair.compared = pair.compared || (pair.evaluated[0] && pair.evaluated[1]) ||
+                        (train && pair.batches[0] == pair.batches[1]);
+      }
     }
   }
 
