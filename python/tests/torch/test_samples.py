@@ -588,6 +588,18 @@ def test_how_the_rows_of_a_loss_were_flattened(watched, functional, form, flatte
     assert all((event["loss"], event["target"]) == ("CrossEntropyLoss", [8, 5]) for event in events)
 
 
+def test_classes_of_one_place_a_row_are_not_cut(watched, functional):
+    """(N, C, 1, 1), as a pooling of all places gives, is (N, C) in the same order."""
+    _, session = watched(ROLES)
+    model = nn.Sequential(nn.Conv2d(1, 3, 3), nn.AvgPool2d(4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(4):
+        optimizer.zero_grad()
+        F.cross_entropy(model(torch.randn(8, 1, 6, 6)).view(-1, 3), torch.randint(0, 3, (8,))).backward()
+        optimizer.step()
+    assert [event for event in session.json_events if event["kind"] == "loss_rows"] == []
+
+
 def test_rows_of_heads_and_of_numbers_that_were_flattened(watched, functional):
     _, session = watched(ROLES)
     model = nn.Linear(6, 4)
