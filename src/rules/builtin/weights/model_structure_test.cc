@@ -147,6 +147,21 @@ TEST(ParamNotOptimized, AnOptimizerWhoseTensorsThePassReaches_TrainsThem) {
   EXPECT_TRUE(FindingsOf(Tell({Model("null", "null", 2), reach}), "ParamNotOptimized").empty());
 }
 
+TEST(ParamNotOptimized, AnOlderCopyThatAPenaltyReaches_IsSilent) {
+  const auto reach = [](const std::string& shapes) {
+    std::string foreign;
+    for (const char* shape : {"[4, 4]", "[4, 2]", "[7, 2]"})
+      if (shapes.find(shape) != std::string::npos)
+        foreign += std::string(foreign.empty() ? "" : ", ") + R"({"shape": )" + shape + R"(, "optimizer": null})";
+    return R"({"kind": "reach", "without_gradient": [], "without_gradient_count": 0, "foreign": [)" + foreign +
+           R"(], "reached_count": 2})";
+  };
+  const std::string model = Model("\"Adam\"", "\"Adam\"");
+  EXPECT_TRUE(FindingsOf(Tell({model, reach("[4, 4] [4, 2]")}), "ParamNotOptimized").empty());
+  EXPECT_EQ(FindingsOf(Tell({model, reach("[4, 4]")}), "ParamNotOptimized").size(), 1U);
+  EXPECT_EQ(FindingsOf(Tell({model, reach("[4, 4] [4, 2] [7, 2]")}), "ParamNotOptimized").size(), 1U);
+}
+
 TEST(ParamNotOptimized, LeavesOutsideOfTheModel_Warn_InputsAndHeldOnesAreSilent) {
   const auto reach = [](const std::string& optimizer) {
     return R"({"kind": "reach", "without_gradient": [], "without_gradient_count": 0,
