@@ -508,9 +508,9 @@ TEST(FrozenAtInit, LoadedTrainedAndRandomOnPurpose_AreSilent) {
 }
 
 // `local`: updates that each makes before the other does.
-// `shared`: both get the same batches. `asked`: how many of them evaluations ask.
+// `near`: as neighbours that average a part of their weights after each update. `shared`: both get the same batches. `asked`: how many of them evaluations ask.
 FakeTrial Replicas(double second_start, double drift, int average_every = 0, int local = 0,
-                   bool shared = false, int asked = 0) {
+                   bool shared = false, int asked = 0, bool near = false) {
   FakeTrial trial;
   const auto model = [](const char* name, const char* optimizer) {
     return std::string(R"({"name": ")") + name +
@@ -534,11 +534,11 @@ FakeTrial Replicas(double second_start, double drift, int average_every = 0, int
     trial.Scalar("optimizer/SGD_2.group0.lr", Role::kOptimizerSetting, 0.1);
     if (step == 10 && asked > 0) {
       trial.Step(query::Mode::kEval);
-      for (std::uint32_t model = 0; model < static_cast<std::uint32_t>(asked); ++model)
-        trial.Event(EventKind::kBatch, model, 7);
+      for (std::uint32_t number = 0; number < static_cast<std::uint32_t>(asked); ++number)
+        trial.Event(EventKind::kBatch, number, 7);
     }
     const bool together = step < 2 * local || (average_every > 0 && step % average_every == 0);
-    apart = together ? 0 : apart + drift;
+    apart = together ? 0 : near ? drift * (1 + 0.1 * (step % 3)) : apart + drift;
   }
   return trial;
 }
@@ -553,6 +553,10 @@ TEST(ReplicaDivergence, EqualAtFirstAndThenApart_Stops) {
   EXPECT_TRUE(FindingsOf(Replicas(1, 0.01, 8), "ReplicaDivergence").empty());  // averaged now and then
   EXPECT_EQ(FindingsOf(Replicas(1, 0.01, 0, 1), "ReplicaDivergence").size(), 1U);
   EXPECT_TRUE(FindingsOf(Replicas(1, 0.01, 0, 8), "ReplicaDivergence").empty());  // clients of a federation
+}
+
+TEST(ReplicaDivergence, NeighboursThatAverageAPart_AreSilent) {
+  EXPECT_TRUE(FindingsOf(Replicas(1, 0.01, 0, 0, false, 0, true), "ReplicaDivergence").empty());
 }
 
 TEST(ReplicaDivergence, ArmsOfAComparison_AreSilent) {
