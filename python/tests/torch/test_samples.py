@@ -496,6 +496,18 @@ def test_a_model_that_gets_what_the_graph_has_made(watched, functional, forward,
     assert [event["model"] for event in events] == ["Linear"] * told
 
 
+def test_parts_that_the_loop_calls_get_what_the_part_before_has_made(watched, functional):
+    _, session = watched(ROLES)
+    parts = nn.ModuleList([nn.Linear(6, 6), nn.Linear(6, 3)])
+    optimizer = torch.optim.SGD(parts.parameters(), lr=0.01)
+    for x, y in cases.batches(4):
+        optimizer.zero_grad()
+        F.cross_entropy(parts[1](parts[0](x.requires_grad_()).relu()), y).backward()
+        optimizer.step()
+    events = [event for event in session.json_events if event["kind"] == "made_inputs"]
+    assert [event["model"] for event in events] == ["1"]
+
+
 def test_what_made_the_input_of_each_call(watched, functional):
     _, session = watched(ROLES)
     model = nn.Linear(6, 3)
@@ -574,6 +586,18 @@ def test_how_the_rows_of_a_loss_were_flattened(watched, functional, form, flatte
     events = [event for event in session.json_events if event["kind"] == "loss_rows"]
     assert [event["crossed"] for event in events] == crossed  # said once
     assert all((event["loss"], event["target"]) == ("CrossEntropyLoss", [8, 5]) for event in events)
+
+
+def test_classes_of_one_place_a_row_are_not_cut(watched, functional):
+    """(N, C, 1, 1), as a pooling of all places gives, is (N, C) in the same order."""
+    _, session = watched(ROLES)
+    model = nn.Sequential(nn.Conv2d(1, 3, 3), nn.AvgPool2d(4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(4):
+        optimizer.zero_grad()
+        F.cross_entropy(model(torch.randn(8, 1, 6, 6)).view(-1, 3), torch.randint(0, 3, (8,))).backward()
+        optimizer.step()
+    assert [event for event in session.json_events if event["kind"] == "loss_rows"] == []
 
 
 def test_rows_of_heads_and_of_numbers_that_were_flattened(watched, functional):

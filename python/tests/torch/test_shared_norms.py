@@ -122,6 +122,41 @@ def test_few_samples_differ_by_chance(watched, rows, size):
     assert told(watched, Rollout(), 10, inputs) == []
 
 
+@pytest.mark.parametrize("cycle", [True, False])
+def test_a_model_that_is_called_again_on_what_it_gave(watched, cycle):
+    """There and back, as of image translation: each call is a pass of its own, of other data at first."""
+
+    class There(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.out = (
+                nn.Sequential(*block(nn.BatchNorm2d(CHANNELS))),
+                nn.Conv2d(CHANNELS, CHANNELS, 1),
+            )
+
+        def forward(self, x):
+            return self.out(self.body(x)) * 5 + 4
+
+    class Cycle(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.there = There()
+
+        def forward(self, x):
+            return self.there(self.there(x))
+
+    _, session = watched(ROLES)
+    model = There() if cycle else nn.Sequential(Cycle(), nn.Conv2d(CHANNELS, CHANNELS, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0001)
+    for _ in range(4):
+        optimizer.zero_grad()
+        x = torch.randn(8, CHANNELS, 6, 6)
+        nn.L1Loss()(model(model(x)) if cycle else model(x), x).backward()
+        optimizer.step()
+    events = [event for event in session.json_events if event["kind"] == "shared_norms"]
+    assert bool(events) is not cycle
+
+
 def test_two_inputs_beside_each_other(watched):
     class Siamese(nn.Module):
         def __init__(self):

@@ -22,6 +22,10 @@ class Passes {
   /// Rows came again while many were still new: the data is drawn at random from a small population, and
   /// there are no passes over a data set. True, too, while too few samples of a later phase say so.
   [[nodiscard]] bool drawn_at_random() const noexcept;
+  /// All there is are fewer rows than these: as many as were marked came again while rows were marked.
+  [[nodiscard]] bool of_fewer_rows_than(std::size_t rows) const noexcept {
+    return marks_.size() < rows && early_ >= static_cast<std::int64_t>(marks_.size());
+  }
   /// Begins anew with the step: another phase has other data.
   void Restart(std::int64_t step) noexcept {
     *this = {};

@@ -70,6 +70,8 @@ def _classes_cut(before: list[int], base: list[int], width: int) -> tuple[str, l
     if width not in before[1:-1]:
         return None
     at = before.index(width, 1)
+    if all(size == 1 for size in before[at + 1 :]):
+        return None  # one place a row, as behind a pooling of all places: the classes lie side by side
     without = before[:at] + before[at + 1 :]
     told = len(base) > 1 and _axes(without) == _axes(base)
     return ("classes", before, base) if told or before[-1] % width else None

@@ -94,18 +94,19 @@ class Samples:
         if not step.samples and not self._before(step):
             return
         used = first = step.sampled.get(id(module), 0)
+        train = step.mode == _TRAIN
         reference = weakref.ref(module)
         for tensor in tensors_in((args, kwargs) if kwargs else args):
             if used >= MAX_TENSORS:
                 break
             self._take(step, reference, "", used, tensor, rows_to_keep(tensor))
-            if first and used == first and step.mode == _TRAIN and tensor.grad_fn is not None:
+            if train and used == first and tensor.requires_grad and tensor.grad_fn is not None:
                 self._tell_made(module)
             used += 1
         step.sampled = {**step.sampled, id(module): used}
 
     def _tell_made(self, module: Any) -> None:
-        """Tells once of each model that the first argument of a further call of a step was made by the graph."""
+        """Tells once of each model that the first argument of a call of a step was made by the graph."""
         session, found = self._context.session, self._context.names.find(module)
         if session is None or found is None or found[0] in self._made or len(self._made) >= _MOST_MODELS:
             return

@@ -41,7 +41,7 @@ class SharedNorms(WaitingEvents):
         if self._events >= _MOST_EVENTS:
             return
         norms = [node for node in nodes if operation_of(node) in _NORMS][:_MOST_NODES]
-        found = _found(norms, names, len(nodes)) if len(norms) > 1 else []
+        found = _found(norms, names, nodes) if len(norms) > 1 else []
         if not found and not self._told:
             return
         self._told = bool(found)
@@ -49,8 +49,9 @@ class SharedNorms(WaitingEvents):
         self.waiting.append({"kind": "shared_norms", "layers": found})
 
 
-def _found(norms: list[Any], names: Names, most: int) -> list[dict[str, Any]]:
+def _found(norms: list[Any], names: Names, nodes: list[Any]) -> list[dict[str, Any]]:
     """Returns the layers, with the share of channels that are another matter at the second place."""
+    most = len(nodes)
     places: dict[int, list[Any]] = {}
     for node in norms:
         try:
@@ -71,11 +72,30 @@ def _found(norms: list[Any], names: Names, most: int) -> list[dict[str, Any]]:
             continue
         weight = first.next_functions[1][0]
         name = names.parameter(weight.variable) if operation_of(weight) == _LEAF else None
-        if name is not None:
+        if name is not None and not _is_called_again(weight.variable, nodes, names):
             found.append(
                 {"layer": name.rpartition(".")[0], "share": round(share, 4), "apart": round(apart, 4)}
             )
     return found
+
+
+def _is_called_again(parameter: Any, nodes: list[Any], names: Names) -> bool:
+    """Returns whether the graph uses each parameter of the model that has this one twice or more: then the loop has
+    called the whole model again on what it gave, as for a cycle (there and back), and no layer has two places in it.
+    """
+    for model, _ in names.models():
+        own = {id(one) for one in model.parameters()}
+        if id(parameter) in own:
+            break
+    else:
+        return False
+    uses: dict[int, int] = {}
+    for node in nodes:
+        for following, _ in node.next_functions:
+            if following is not None and operation_of(following) == _LEAF:
+                key = id(following.variable)
+                uses[key] = uses.get(key, 0) + 1
+    return all(count > 1 for key, count in uses.items() if key in own)
 
 
 def _is_behind(node: Any, user: Any, most: int) -> bool:

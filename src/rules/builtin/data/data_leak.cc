@@ -156,6 +156,8 @@ class DataLeak final : public KeptRule {
       if (*train) {
         one.chance.Add(*sample, hashes);
         one.Cover(hashes);
+        if (!sample->whole_shape.empty())
+          one.trained = static_cast<double>((view.rows.info.mode_step + 1) * sample->whole_shape[0]);
         for (const std::uint64_t hash : hashes) one.rows.Add(hash);
         one.windows.Train(*sample);
       } else {
@@ -228,6 +230,8 @@ class DataLeak final : public KeptRule {
         if (rows > 0) (found == 0 ? input.apart : input.left_out).Add(input.pass_windows);
       }
       if (rows >= 4 && found == 0) input.clean += rows;
+      if (rows > 0) input.stretch = found == 0 ? input.stretch + rows : 0;
+      input.longest = std::max(input.longest, input.stretch);
       if (rows >= 4 && found >= 0.9 * rows) input.full += rows;
     }
     DropPass();
@@ -332,7 +336,9 @@ class DataLeak final : public KeptRule {
     double seen = 0, found = 0;                    // rows of this evaluation
     double labelled_seen = 0, labelled_found = 0;  // of them in passes that compare something with a target
     double clean = 0, full = 0;            // of them in passes with no / with at least 90 % training rows
+    double stretch = 0, longest = 0;  // rows of passes one after another without a training row; the longest
     double pass_rows = 0, pass_found = 0;  // of the newest pass, which may prove to be part of training
+    double trained = 0;                    // rows of the training's batches so far, those not seen included
     WindowOverlap windows;
     WindowOverlap::Told pass_windows;  // of the newest pass
     // Windows of passes with targets: without a row of the training, and with one, which look at its rows.
@@ -344,8 +350,23 @@ class DataLeak final : public KeptRule {
           std::count_if(hashes.begin(), hashes.end(), [&](std::uint64_t hash) { return rows.Has(hash); });
       covered += (static_cast<double>(known) / static_cast<double>(hashes.size()) - covered) / 8;
     }
+    // The training set is looked at beside another, both shuffled: of its batches as many rows are known as of
+    // all that was trained on, and beside them is a stretch of batches without one, which would hold some if
+    // the two were mixed.
+    [[nodiscard]] bool LooksAtBoth() const {
+      const double others = seen - longest;
+      if (!(others > 0) || !(longest > 0) || !(found > 0) || !(trained > 0)) return false;
+      const double share = std::min(found / others, 1 - 1e-9);
+      const double known = std::max(covered, rows.size() / trained);
+      return share >= kAsTrained * known && -longest * std::log1p(-share) >= kNotByChance;
+    }
+    static constexpr double kAsTrained = 0.75;  // of the share of known rows, at least
+    static constexpr double kNotByChance = 14;  // logarithm of a chance of one in a million
     void VisitFields(Fields& io) {
       io("covered", covered);
+      io("stretch", stretch);
+      io("longest", longest);
+      io("trained", trained);
       io("rows", rows);
       io("chance", chance);
       io("seen", seen);
@@ -375,6 +396,7 @@ class DataLeak final : public KeptRule {
       Windows(trial, name, input, sink);
       input.apart = input.left_out = {};
       input.seen = input.found = input.clean = input.full = 0;
+      input.stretch = input.longest = 0;
       input.labelled_seen = input.labelled_found = 0;
     }
     labelled_ = false;
@@ -387,7 +409,7 @@ class DataLeak final : public KeptRule {
     // distribution.
     const double expected = 1 - std::exp(-input.rows.size() * input.chance.probability());
     // The run also evaluates its training set, in separate batches.
-    const bool beside = input.clean > 0 && input.full >= 0.9 * input.found;
+    const bool beside = (input.clean > 0 && input.full >= 0.9 * input.found) || input.LooksAtBoth();
     // A pass over training rows that compares nothing with a target is none: features of a frozen model, a
     // teacher's answers, pseudo-labels.
     const bool used = !labelled_ && share >= 0.75 * input.covered;

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <random>
@@ -130,6 +131,46 @@ TEST(DataLeak, RowsThatRepeatByChance_AreSilent) {
   EXPECT_TRUE(Findings(Story(Bits, [](int i) { return 1000 + i; })).empty());
 }
 
+// 1,200 training rows in batches of 60, of which 20 are recorded, once; then, in an order of their own, passes
+// over `looked` (numbers of rows), 20 of each batch of 60, and passes over 300 rows of `others`.
+FakeTrial Shuffled(const std::function<int(int)>& looked, const std::function<int(int)>& others) {
+  FakeTrial trial;
+  const auto sample = [&](const std::function<int(int)>& number) {
+    std::vector<double> values;
+    for (int i = 0; i < 20; ++i) {
+      const std::vector<double> one = Measured(number(i));
+      values.insert(values.end(), one.begin(), one.end());
+    }
+    trial.Sample("sample/Net_input_0", {20, 8}, values, DType::kFloat32, {60, 8});
+  };
+  for (int step = 0; step < 20; ++step) {
+    trial.Step();
+    sample([&](int i) { return 60 * step + i; });
+  }
+  std::vector<int> order(1200);
+  for (int i = 0; i < 1200; ++i) order[static_cast<std::size_t>(i)] = i;
+  std::mt19937 random(5);
+  std::shuffle(order.begin(), order.end(), random);
+  for (int batch = 0; batch < 20; ++batch) {
+    trial.Step(Mode::kEval).Loss(1);
+    sample([&](int i) { return looked(order[static_cast<std::size_t>(60 * batch + i)]); });
+  }
+  for (int batch = 0; batch < 15; ++batch) {
+    trial.Step(Mode::kEval).Loss(1);
+    sample([&](int i) { return others(order[static_cast<std::size_t>(20 * batch + i)]); });
+  }
+  trial.Step();
+  return trial;
+}
+
+TEST(DataLeak, TrainingSetShuffledAnew_EvaluatedBeside_IsSilent) {
+  const auto as_it_is = [](int i) { return i; };
+  const auto fresh = [](int i) { return 5000 + i; };
+  EXPECT_TRUE(Findings(Shuffled(as_it_is, fresh)).empty());
+  EXPECT_EQ(Findings(Shuffled(as_it_is, as_it_is)).size(), 1U);  // all evaluations are of the training set
+  // Splits that overlap by three fifths, beside a set that does not.
+  EXPECT_EQ(Findings(Shuffled([](int i) { return i % 5 < 3 ? i : 9000 + i; }, fresh)).size(), 1U);
+}
 TEST(DataLeak, TrainingSetEvaluatedBeside_IsSilent) {
   EXPECT_TRUE(Findings(Story(Measured, [](int i) { return i < 20 ? i : 1000 + i; })).empty());
 }

@@ -442,7 +442,10 @@ class LabelNoise final : public KeptRule {
   void Unrelated(const StepView& view, Sink& sink) {
     // Rows that are drawn at random may be made by the training, or be asked for something else each time.
     // That classes come again the same does not help: parities and sums tell neighbours nothing.
-    if (passes_.count() < limits_.passes || passes_.drawn_at_random()) return;
+    // Nor do a few rows that come again and again: what goes together in them does so by chance, each time.
+    if (passes_.count() < limits_.passes || passes_.drawn_at_random() ||
+        passes_.of_fewer_rows_than(Dependence::kMostRows))
+      return;
     for (const auto& [name, dependence] : dependences_) {
       // What is learnt from its own estimate depends on what was done, which is no input. Classes are no such
       // values.

@@ -31,6 +31,7 @@ struct Story {
   bool episodes = false;  // labels count the classes of a batch, whichever they are
   double unknown = 0;     // share of the rows whose target the loss ignores
   int partners = 0;       // of a row, one of which comes beside it each time
+  int few = 0;            // rows that there are, if they are so few
 };
 
 std::vector<Finding> Told(const Story& story) {
@@ -116,7 +117,7 @@ std::vector<Finding> Told(const Story& story) {
     std::shuffle(order.begin(), order.end(), random);
     for (int at = 0; at < kRows; at += kBatch) {
       for (int& row : order)
-        if (story.drawn) row = static_cast<int>(random() % kRows);
+        row = story.drawn ? static_cast<int>(random() % kRows) : story.few > 0 ? row % story.few : row;
       if (story.asked)
         trial.Step(query::Mode::kEval)
             .Sample("sample/Target_input_0", {1, kWidth}, std::vector<double>(kWidth, 0.5));
@@ -179,6 +180,10 @@ TEST(LabelNoise, TargetsThatHaveNothingToDoWithInputs_AreTold) {
 // Parities and sums of rows that are drawn with replacement look like it to neighbours.
 TEST(LabelNoise, RowsThatAreDrawnAgain_AreNotAskedWhetherInputsTellTargets) {
   EXPECT_TRUE(Told({.flipped = 0, .unrelated = true, .drawn = true}).empty());
+}
+
+TEST(LabelNoise, AFewRowsThatComeAgainAndAgain_TellNothingOfADependence) {
+  EXPECT_TRUE(Told({.flipped = 0, .unrelated = true, .few = 25}).empty());
 }
 
 TEST(LabelNoise, TasksOfAFewRowsOfEachClass_AndRowsThatAreNotLabelled_AreSilent) {

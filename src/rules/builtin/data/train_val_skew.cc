@@ -33,6 +33,7 @@ namespace {
 
 constexpr const char* kName = "TrainValSkew";
 constexpr std::size_t kMaxInputs = 16;
+constexpr std::size_t kMaxMade = 64;  // models whose inputs are made by the graph
 constexpr double kMaxKurtosis = 20;  // above it, a sample says little about the spread
 
 struct Limits {
@@ -75,13 +76,14 @@ class TrainValSkew final : public KeptRule {
     targets_.Add(view, *train);
     for (const auto& event : view.index.json_events("made_inputs")) {
       const auto model = event->find("model");
-      if (model != event->end() && model->is_string() && fed_back_.size() < kMaxInputs)
+      if (model != event->end() && model->is_string() && fed_back_.size() < kMaxMade)
         fed_back_.insert(model->get<std::string>());
     }
     Arrange(view, *train);
     for (const ModelInput& input : ModelInputsOf(view)) {
       // Calls that go on from their own results, as rollouts and solvers of equations do, have no inputs that
-      // could be compared: evaluations may go further.
+      // could be compared: evaluations may go further. Parts that get what the part before has made have no
+      // data: what they get moves as that part learns.
       const bool cast = !IsFloating(input.entry->dtype);
       if ((cast && !IsCast(view, input)) || fed_back_.contains(input.model)) continue;
       auto sample = LoadRows(view, input, inputs_, kMaxInputs);
@@ -120,7 +122,7 @@ class TrainValSkew final : public KeptRule {
     io("arrangements", arrangements_, kMaxArranged);
     io("passes", passes_);
     io("collected", collected_);
-    io("fed_back", fed_back_, kMaxInputs);
+    io("fed_back", fed_back_, kMaxMade);
     io("floats", floats_, kMaxInputs);
   }
 

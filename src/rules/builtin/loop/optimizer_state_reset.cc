@@ -186,9 +186,9 @@ class OptimizerStateReset final : public KeptRule {
     if (set.earlier.size() < kMaxEarlier) set.earlier.insert(set.optimizer);
     set.optimizer = optimizer;
     set.updates = 1;
-    // Intended restarts come only a few times. Restarts at equal distances, of any length, come from the
-    // loop.
-    if (set.resets < resets_ || set.most > 2 * set.fewest + 2) return;
+    // Intended restarts come only a few times, and those of stages (rounds of pruning) at distances of their
+    // own. Restarts at equal distances, of any length, come from the loop.
+    if (set.resets < resets_ || set.most > set.fewest + set.fewest / 4 + 2) return;
     Finding finding = FindingAt(kName, "made_anew", view, TensorAt{format::kNoId});
     finding.since_step = set.first_reset;
     finding.what =

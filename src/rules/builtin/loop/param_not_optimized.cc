@@ -301,11 +301,23 @@ class ParamNotOptimized final : public KeptRule {
     } else {
       Heal("not_in_optimizer", view, sink);
     }
-    if (!leaves_both.empty()) {
+    if (!leaves_both.empty() && !IsACopy(facts, leaves_both)) {
       TellLeaves(view, leaves_both, sink);
     } else {
       Heal("unregistered", view, sink);
     }
+  }
+
+  // Whether these are the shapes of all parameters of a model that is trained: an older copy of it, which is
+  // never called and to which a penalty keeps the weights near.
+  static bool IsACopy(const ModelFacts& facts, const std::set<Shape>& leaves) {
+    std::map<std::string, std::set<Shape>> shapes;
+    for (const auto& [name, parameter] : facts.parameters())
+      if (parameter.requires_grad && !parameter.optimizer.empty())
+        shapes[parameter.model].insert(parameter.shape);
+    return std::any_of(shapes.begin(), shapes.end(), [&](const auto& model) {
+      return model.second.size() > 1 && model.second == leaves;
+    });
   }
 
   // Models that give a loss and of which no optimizer holds anything, while all that they could learn is

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -517,10 +518,10 @@ TEST(ModeMismatch, EvaluationsWithoutALoss_NeverInEvaluationMode_Warn) {
 }
 
 FakeTrial Anew(int every, double momentum, bool other_parameters = false, const std::string& kind = "SGD",
-               bool loads = false) {
+               bool loads = false, int longer = 0) {
   FakeTrial trial;
   for (int step = 0; step < 60; ++step) {
-    const auto number = static_cast<std::uint32_t>(step / every);
+    const auto number = static_cast<std::uint32_t>(std::max(step - longer, 0) / every);
     trial.Step();
     if (loads && step % every == 0)
       trial.EventJson(R"({"kind": "load_state_dict", "model": "Net", "matched": 9})");
@@ -543,6 +544,9 @@ TEST(OptimizerStateReset, ThreeTimesOverTheSameParameters_Warns) {
   EXPECT_TRUE(FindingsOf(Anew(20, 0.9), "OptimizerStateReset").empty());                      // three phases
   EXPECT_TRUE(FindingsOf(Anew(10, 0.9, true), "OptimizerStateReset").empty());                // unfreezing
   EXPECT_TRUE(FindingsOf(Anew(10, 0.9, false, "SGD", true), "OptimizerStateReset").empty());  // folds
+  // A first stage that is longer, and rounds of pruning and fine-tuning; an epoch's last batch is dropped.
+  EXPECT_TRUE(FindingsOf(Anew(10, 0.9, false, "SGD", false, 8), "OptimizerStateReset").empty());
+  EXPECT_EQ(FindingsOf(Anew(10, 0.9, false, "SGD", false, 1), "OptimizerStateReset").size(), 1U);
 }
 
 TEST(OptimizerStateReset, OptimizersThatTakeTurns_AreSilent) {

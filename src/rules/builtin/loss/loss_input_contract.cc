@@ -52,6 +52,7 @@ constexpr double kLeft = 0.85;  // of the loss of an ignorant answer that the be
 // classes to choose from ln(1 + (n - 1) exp(-2 bound)) of ln(n). Scores far below are masked, and no choice.
 bool LeavesMost(const ClassRows& m, double bound) {
   constexpr double kMasked = -1e3;
+  if (!(bound > 0)) return false;  // not known to be cosines
   double left = 0, ignorant = 0;
   for (std::size_t row = 0; row < m.rows; ++row) {
     double choices = 0;
@@ -478,16 +479,17 @@ class LossInputContract final : public KeptRule {
 
   // Logits of a young model may lie in [0, 1] for a while. So either the model's last module must squash
   // (with some batches as well, if it was only registered last), or many batches must spread over the
-  // interval and never leave it.
+  // interval and never leave it. A zero is no sigmoid's, but a ReLU's.
   bool Squashed(double low, double high, std::size_t count, Kind* kind) const {
-    if (low < 0 || high > 1) kind->outside = true;
+    const ModelTail last = TailOf(modules_);
+    const bool squashes = last.type == "Sigmoid" || last.type == "Softmax" || last.type == "Hardsigmoid";
+    if (low < 0 || high > 1 || (low == 0 && !squashes)) kind->outside = true;
     if (kind->outside) return false;
     ++kind->squashed_calls;
     kind->squashed_values += static_cast<std::int64_t>(count);
     kind->low = std::min(kind->low, low);
     kind->high = std::max(kind->high, high);
-    const ModelTail last = TailOf(modules_);
-    if (last.type == "Sigmoid" || last.type == "Softmax" || last.type == "Hardsigmoid") {
+    if (squashes) {
       if (last.certain) return true;
       if (kind->squashed_calls >= limits_.squashed_calls / 2 &&
           kind->squashed_values >= limits_.squashed_values / 4)

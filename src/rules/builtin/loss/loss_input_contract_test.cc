@@ -175,7 +175,7 @@ TEST(LossInputContract, NllWantsLogProbabilities) {
   EXPECT_EQ(shares[0].cause, "probabilities_into_nll");
 }
 
-FakeTrial BinaryStory(double low, double high, int steps, const char* last_module) {
+FakeTrial BinaryStory(double low, double high, int steps, const char* last_module, bool zeros = false) {
   FakeTrial trial;
   trial.SetDocument("model", std::string(R"({"models": [{"name": "Net", "modules": [
     {"path": "", "type": "Sequential", "name": "Net", "number": 0},
@@ -187,7 +187,7 @@ FakeTrial BinaryStory(double low, double high, int steps, const char* last_modul
     std::vector<double> scores(64);
     std::vector<double> targets(64);
     for (std::size_t i = 0; i < 64; ++i) {
-      scores[i] = uniform(random);
+      scores[i] = zeros && i % 5 == 0 ? 0 : uniform(random);
       targets[i] = i % 2 == 0 ? 1 : 0;
     }
     testing::TellPairs(&trial, "HandBCE", testing::BceWithLogits(scores, targets), scores, targets);
@@ -244,6 +244,7 @@ TEST(LossInputContract, SigmoidBeforeLogits_NeedsTheGraphOrManyBatches) {
   EXPECT_TRUE(FindingsOf(BinaryStory(0.01, 0.99, 12, "Linear")).empty());
   EXPECT_EQ(FindingsOf(BinaryStory(0.01, 0.99, 30, "Linear")).size(), 1U);
   EXPECT_TRUE(FindingsOf(BinaryStory(-0.2, 0.99, 30, "Linear")).empty());
+  EXPECT_TRUE(FindingsOf(BinaryStory(0.01, 0.99, 30, "Linear", true)).empty());  // behind a pooled ReLU
 }
 
 TEST(LossInputContract, OnePartialBatchOfOneSampleIsNoEvidence) {
@@ -520,6 +521,7 @@ TEST(LossInputContract, CosinesTimesATemperature_AreTold) {
 }
 
 TEST(LossInputContract, CosinesThatCanTellApart_AreSilent) {
+  EXPECT_TRUE(FindingsOf(Cosines(0, 0)).empty());  // no cosines: scores of a last layer whose ReLU is dead
   EXPECT_TRUE(FindingsOf(Cosines(0.1, 0.1, 0, 8, 40)).empty());  // a temperature that falls
   EXPECT_TRUE(FindingsOf(Cosines(10, 10)).empty());
   EXPECT_TRUE(FindingsOf(Cosines(2, 2, -1e9)).empty());

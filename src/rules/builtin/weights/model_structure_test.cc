@@ -147,6 +147,21 @@ TEST(ParamNotOptimized, AnOptimizerWhoseTensorsThePassReaches_TrainsThem) {
   EXPECT_TRUE(FindingsOf(Tell({Model("null", "null", 2), reach}), "ParamNotOptimized").empty());
 }
 
+TEST(ParamNotOptimized, AnOlderCopyThatAPenaltyReaches_IsSilent) {
+  const auto reach = [](const std::string& shapes) {
+    std::string foreign;
+    for (const char* shape : {"[4, 4]", "[4, 2]", "[7, 2]"})
+      if (shapes.find(shape) != std::string::npos)
+        foreign += std::string(foreign.empty() ? "" : ", ") + R"({"shape": )" + shape + R"(, "optimizer": null})";
+    return R"({"kind": "reach", "without_gradient": [], "without_gradient_count": 0, "foreign": [)" + foreign +
+           R"(], "reached_count": 2})";
+  };
+  const std::string model = Model("\"Adam\"", "\"Adam\"");
+  EXPECT_TRUE(FindingsOf(Tell({model, reach("[4, 4] [4, 2]")}), "ParamNotOptimized").empty());
+  EXPECT_EQ(FindingsOf(Tell({model, reach("[4, 4]")}), "ParamNotOptimized").size(), 1U);
+  EXPECT_EQ(FindingsOf(Tell({model, reach("[4, 4] [4, 2] [7, 2]")}), "ParamNotOptimized").size(), 1U);
+}
+
 TEST(ParamNotOptimized, LeavesOutsideOfTheModel_Warn_InputsAndHeldOnesAreSilent) {
   const auto reach = [](const std::string& optimizer) {
     return R"({"kind": "reach", "without_gradient": [], "without_gradient_count": 0,
@@ -544,11 +559,15 @@ TEST(FrozenAtInit, LoadedTrainedAndRandomOnPurpose_AreSilent) {
 }
 
 // `local`: updates that each makes before the other does.
-FakeTrial Replicas(double second_start, double drift, int average_every = 0, int local = 0) {
+// `near`: as neighbours that average a part of their weights after each update. `shared`: both get the same batches. `asked`: how many of them evaluations ask.
+FakeTrial Replicas(double second_start, double drift, int average_every = 0, int local = 0,
+                   bool shared = false, int asked = 0, bool near = false) {
   FakeTrial trial;
   const auto model = [](const char* name, const char* optimizer) {
     return std::string(R"({"name": ")") + name +
-           R"(", "type": "Net", "parameters": [{"path": "w", "name": ")" + name +
+           R"(", "type": "Net", "modules": [{"path": "", "type": "Net", "number": )" +
+           (name == std::string("Net") ? "0" : "1") +
+           R"(}], "parameters": [{"path": "w", "name": ")" + name +
            R"(_w", "shape": [2], "requires_grad": true, "optimizer": ")" + optimizer + R"("}]})";
   };
   trial.SetDocument(
@@ -559,11 +578,18 @@ FakeTrial Replicas(double second_start, double drift, int average_every = 0, int
     trial.Step();
     if (local == 0 || step / local % 2 == 0) trial.Event(EventKind::kOptimizerStep, 0);
     if (local == 0 || step / local % 2 == 1) trial.Event(EventKind::kOptimizerStep, 1);
+    trial.Event(EventKind::kBatch, 0, static_cast<std::uint64_t>(2 * step + 1));
+    trial.Event(EventKind::kBatch, 1, static_cast<std::uint64_t>(2 * step + (shared ? 1 : 2)));
     trial.Tensor("Net_w", Role::kWeight, {1, 2}).Tensor("Net_2_w", Role::kWeight, {second_start + apart, 2});
     trial.Scalar("optimizer/SGD.group0.lr", Role::kOptimizerSetting, 0.1);
     trial.Scalar("optimizer/SGD_2.group0.lr", Role::kOptimizerSetting, 0.1);
+    if (step == 10 && asked > 0) {
+      trial.Step(query::Mode::kEval);
+      for (std::uint32_t number = 0; number < static_cast<std::uint32_t>(asked); ++number)
+        trial.Event(EventKind::kBatch, number, 7);
+    }
     const bool together = step < 2 * local || (average_every > 0 && step % average_every == 0);
-    apart = together ? 0 : apart + drift;
+    apart = together ? 0 : near ? drift * (1 + 0.1 * (step % 3)) : apart + drift;
   }
   return trial;
 }
@@ -578,6 +604,16 @@ TEST(ReplicaDivergence, EqualAtFirstAndThenApart_Stops) {
   EXPECT_TRUE(FindingsOf(Replicas(1, 0.01, 8), "ReplicaDivergence").empty());  // averaged now and then
   EXPECT_EQ(FindingsOf(Replicas(1, 0.01, 0, 1), "ReplicaDivergence").size(), 1U);
   EXPECT_TRUE(FindingsOf(Replicas(1, 0.01, 0, 8), "ReplicaDivergence").empty());  // clients of a federation
+}
+
+TEST(ReplicaDivergence, NeighboursThatAverageAPart_AreSilent) {
+  EXPECT_TRUE(FindingsOf(Replicas(1, 0.01, 0, 0, false, 0, true), "ReplicaDivergence").empty());
+}
+
+TEST(ReplicaDivergence, ArmsOfAComparison_AreSilent) {
+  EXPECT_TRUE(FindingsOf(Replicas(1, 0.01, 0, 0, true), "ReplicaDivergence").empty());  // the same batches
+  EXPECT_EQ(FindingsOf(Replicas(1, 0.01, 0, 0, false, 1), "ReplicaDivergence").size(), 1U);
+  EXPECT_TRUE(FindingsOf(Replicas(1, 0.01, 0, 0, false, 2), "ReplicaDivergence").empty());
 }
 
 TEST(TreeDepth, DepthOfACompleteNumbering) {

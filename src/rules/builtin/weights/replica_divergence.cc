@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <set>
@@ -23,6 +24,8 @@ constexpr const char* kName = "ReplicaDivergence";
 constexpr std::size_t kMaxTensors = 64;    // compared per pair of replicas
 constexpr std::size_t kMaxReplicas = 256;  // workers, or models in one process
 constexpr std::int64_t kFirstCaptures = 4;
+constexpr std::int64_t kEarly = 2, kLate = 4;  // captures whose distances are averaged
+constexpr double kGrown = 2;                   // of the late ones to the early ones
 
 struct Limits {
   std::int64_t updates;
@@ -52,6 +55,7 @@ class ReplicaDivergence final : public KeptRule {
   explicit ReplicaDivergence(const Limits& limits) : limits_(limits) {}
 
   void OnStep(const StepView& view, Sink& sink) override {
+    Called(view);
     if (view.rows.info.mode != query::Mode::kTrain) return;
     for (const query::EventAt& event : view.index.events(EventKind::kOptimizerStep)) {
       if (event.worker != view.index.first_worker()) continue;
@@ -79,7 +83,28 @@ class ReplicaDivergence final : public KeptRule {
     std::int64_t ahead = 0;  // updates that the first had made more than the other when they were found
     bool take_turns = true;  // each makes one update, and then the other does
     bool open = false;
+    std::array<std::uint64_t, 2> batches{};  // that the models got last in training: hashes
+    std::array<bool, 2> evaluated{};         // each of the models
+    // What replicas of one training never are: given the same batch, of which they would learn the same and
+    // need no average, or both asked in evaluations, as what is compared is.
+    bool compared = false;
+    double early = 0, late = 0;  // how far apart they were at the first captures, and of late: means
+    std::int64_t apart = 0;      // captures at which they differed, one after another
+    void Follow(double distance) {
+      ++apart;
+      if (apart <= kEarly) early += distance / kEarly;
+      late = apart == 1 ? distance : late + (distance - late) / kLate;
+    }
+    // What is left to itself goes farther and farther; neighbours that average a part of their weights stay
+    // as near as they are.
+    [[nodiscard]] bool Grows() const noexcept { return apart > kEarly && late >= kGrown * early; }
     void VisitFields(Fields& io) {
+      io("batches", batches);
+      io("evaluated", evaluated);
+      io("compared", compared);
+      io("early", early);
+      io("late", late);
+      io("apart", apart);
       io("tensors", tensors);
       io("since", since);
       io("updates_at", updates_at);
@@ -166,14 +191,51 @@ class ReplicaDivergence final : public KeptRule {
       pair.take_turns = pair.take_turns && std::abs(Ahead(pair.optimizers) - pair.ahead) <= 1;
       std::string differs;
       std::size_t count = 0;
+      double distance = 0;
       for (const auto& [name, other] : pair.tensors) {
         const auto a = rows.find(name);
         const auto b = rows.find(other);
         if (a == rows.end() || b == rows.end() || !Differ(*a->second, *b->second, limits_.tolerance))
           continue;
         if (count++ == 0) differs = other;
+        distance += std::abs(a->second->sum - b->second->sum);
       }
-      Judge(view, key, pair, differs, pair.take_turns ? count : 0, 0, sink);
+      if (count > 0) {
+        pair.Follow(distance);
+      } else {
+        pair.apart = 0;
+        pair.early = pair.late = 0;
+      }
+      Judge(view, key, pair, differs, pair.take_turns && !pair.compared ? count : 0, 0, sink);
+    }
+  }
+
+  // Which models were called in this step, with which batch.
+  void Called(const StepView& view) {
+    const bool train = view.rows.info.mode == query::Mode::kTrain;
+    const bool models = std::any_of(pairs_.begin(), pairs_.end(), [](const auto& one) {
+      return !one.first.first.starts_with("worker ") && !one.second.compared;
+    });
+    if (!models) return;
+    std::map<std::uint32_t, std::string> of_module;
+    for (const query::EventAt& event : view.index.events(EventKind::kBatch)) {
+      if (of_module.empty()) {
+        for (const ModuleFacts& module : view.memo.Facts(view).modules())
+          if (module.number) of_module.emplace(*module.number, module.model);
+      }
+      const auto model = of_module.find(event.row.subject);
+      if (model == of_module.end() || event.row.argument == 0) continue;
+      for (auto& [key, pair] : pairs_) {
+        if (model->second != key.first && model->second != key.second) continue;
+        const std::size_t which = model->second == key.second ? 1 : 0;
+        if (!train) {
+          pair.evaluated[which] = true;
+        } else {
+          pair.batches[which] = event.row.argument;
+        }
+        pair.compared = pair.compared || (pair.evaluated[0] && pair.evaluated[1]) ||
+                        (train && pair.batches[0] == pair.batches[1]);
+      }
     }
   }
 
@@ -272,6 +334,7 @@ class ReplicaDivergence final : public KeptRule {
       pair.updates_at = updates;
     }
     if (updates - pair.updates_at < limits_.updates) return;
+    if (!pair.open && !pair.optimizers.empty() && !pair.Grows()) return;
     pair.open = true;
     Finding finding = FindingAt(kName, "diverged", view, TensorAt{format::kNoId, worker});
     finding.tensor = key.second;
