@@ -172,6 +172,10 @@ constexpr std::array kConsequences = std::to_array<Consequence>({
     // Units that die after an update that moved all weights too far died of it.
     {"WeightUpdateRatio", "leaps", "DeadRelu", ""},
     {"WeightUpdateRatio", "thrown", "DeadRelu", ""},
+    // Weights that are replaced by far larger ones saturate what follows.
+    {"WeightUpdateRatio", "replaced", "DeadRelu", ""},
+    {"WeightUpdateRatio", "replaced", "SaturatedActivation", ""},
+    {"WeightUpdateRatio", "replaced", "VanishingGradient", ""},
     // A loss that is scaled to nothing leaves weight decay alone, and Adam its eps; updates are small then.
     {"WeightUpdateRatio", "faint", "RegularizationDominates", "shrinkage"},
     {"WeightUpdateRatio", "faint", "WeightUpdateRatio", "damped"},

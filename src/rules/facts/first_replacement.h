@@ -1,6 +1,9 @@
 #pragma once
+#include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <optional>
 
 #include "rules/facts/model_facts.h"
@@ -9,14 +12,14 @@
 
 namespace luff::rules {
 
-/// **Thread-compatible.** First updates that replace the weights of layers, for WeightUpdateRatio: between two
-/// captures all weights that moved, of two layers at least, moved by many times their own size together, and by
-/// kUnit or more in root mean square. Layers that are drawn next to zero, such as hashed tables, move by many
-/// times their size at any rate, but not that far.
+/// **Thread-compatible.** First updates that replace the weights of layers, for WeightUpdateRatio: between
+/// two captures all weights that moved, of two layers at least, moved by many times their own size together,
+/// and by kUnit or more in root mean square. Layers that are drawn next to zero, such as hashed tables, move
+/// by many times their size at any rate, but not that far.
 class FirstReplacement {
  public:
   static constexpr std::int64_t kFirst = 8;  // updates that are looked at
-  static constexpr double kUnit = 0.5;       // a unit of a few such weights leaves what activations are made for
+  static constexpr double kUnit = 0.5;  // a unit of a few such weights leaves what activations are made for
 
   struct Found {
     query::TensorId tensor = format::kNoId;
@@ -48,6 +51,17 @@ class FirstReplacement {
     before_sq_ += change.previous_sum_sq;
     count_ += change.changed;
   }
+  /// Adds a loss of a TRAIN step.
+  void TakeLoss(std::int64_t update, double loss) {
+    if (over_) return;
+    if (update <= 0) first_ = std::max(first_, std::abs(loss));
+    recent_.push_back(std::isfinite(loss) ? std::abs(loss) : HUGE_VAL);
+    if (recent_.size() > kRecent) recent_.pop_front();
+  }
+  /// The newest losses are all below half of the largest before the first update.
+  [[nodiscard]] bool Learns() const {
+    return !recent_.empty() && *std::max_element(recent_.begin(), recent_.end()) < 0.5 * first_;
+  }
   /// Call at each TRAIN step, after the changes. Returns, once, what was found `settle` updates before.
   [[nodiscard]] std::optional<Found> OnStep(const query::StepInfo& info, double ratio, std::int64_t settle) {
     if (over_) return std::nullopt;
@@ -70,11 +84,17 @@ class FirstReplacement {
   void VisitFields(Fields& io) {
     io("found", found_);
     io("over", over_);
+    io("first", first_);
+    io("recent", recent_, kRecent);
   }
 
  private:
+  static constexpr std::size_t kRecent = 8;
+
   Found found_;
   bool over_ = false;
+  double first_ = 0;  // the largest loss of the model as it was drawn
+  std::deque<double> recent_;
   // Of the changes since the last step.
   query::TensorId tensor_ = format::kNoId;
   std::uint32_t worker_ = 0;

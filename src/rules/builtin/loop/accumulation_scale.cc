@@ -193,18 +193,22 @@ class AccumulationScale final : public KeptRule {
     told_ = true;
     Finding finding = FindingAt(kName, "cleared", view, TensorAt{format::kNoId});
     finding.since_step = 0;
-    finding.what = fmt::format("only one batch of {:g} is learnt: the gradients of the others are cleared", passes);
+    finding.what =
+        fmt::format("only one batch of {:g} is learnt: the gradients of the others are cleared", passes);
     finding.why = fmt::format(
         "before each of {} updates in a row {:g} backward passes were made, each on another batch with other "
-        "targets, and gradients were cleared between them: the optimizer got those of the last one, as they were",
+        "targets, and gradients were cleared between them: the optimizer got those of the last one, as they "
+        "were",
         kUpdates, passes);
     finding.remedy =
-        "call optimizer.zero_grad() once for each update, right after optimizer.step(), and divide the loss by the "
+        "call optimizer.zero_grad() once for each update, right after optimizer.step(), and divide the loss "
+        "by the "
         "number of batches; or call optimizer.step() for each batch";
     finding.causes = {"zero_grad() stands in the loop over batches, outside of the condition for step()",
                       "optimizer.step() behind a condition that rarely holds"};
     finding.evidence = {{"passes", passes}};
-    finding.threshold = fmt::format("a fact, in {} updates of {:g} passes or more (Luff)", kUpdates, kSeveral);
+    finding.threshold =
+        fmt::format("a fact, in {} updates of {:g} passes or more (Luff)", kUpdates, kSeveral);
     sink.Report(std::move(finding));
   }
 
@@ -265,7 +269,7 @@ class AccumulationScale final : public KeptRule {
   std::set<std::uint64_t> batches_;
   std::int64_t steps_ = 0, seen_ = 0;
   std::int64_t cleared_ = 0,
-               lost_ = 0;  // zero_grad() since the window's first pass; windows that lost passes
+               lost_ = 0;            // zero_grad() since the window's first pass; windows that lost passes
   std::int64_t whole_lost_ = 0;      // windows in a row that lost passes which were not divided
   double whole_passes_ = 0;          // of the last of them
   std::set<std::uint64_t> targets_;  // hashes of the first two that differ, of the window's passes

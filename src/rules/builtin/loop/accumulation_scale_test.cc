@@ -18,7 +18,7 @@ struct Story {
   bool cleared = false, multiple = false;
   bool other_targets = false;  // of each batch
   int more_passes = 0;         // in each window than in the one before
-  double norm = 0;  // of the gradients, which are clipped to 2
+  double norm = 0;             // of the gradients, which are clipped to 2
   int models = 1;
   int windows = 3;
 };

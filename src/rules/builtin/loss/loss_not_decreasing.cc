@@ -175,8 +175,8 @@ class Luff final : public KeptRule {
   }
 
  private:
-  // Kinds of losses that are known of the training. Targets that are all alike are those of an adversary: real
-  // or made.
+  // Kinds of losses that are known of the training. Targets that are all alike are those of an adversary:
+  // real or made.
   void TakeKinds(const StepView& view) {
     for (const LossCall& call : LossReader::Read(view)) {
       const auto [low, high] = std::minmax_element(call.target.values.begin(), call.target.values.end());
@@ -219,10 +219,11 @@ class Luff final : public KeptRule {
     finding.what = fmt::format("the training makes {}{} larger: it enters what is minimised with a minus",
                                maximised_ == kSquaredError ? "a " : "", maximised_);
     finding.why =
-        Several() ? "the graph of the backward pass says so, in all steps that were looked at, and no loss that is "
-                    "known is made smaller"
-                  : "the graph of the backward pass says so, in all steps that were looked at, and one optimizer "
-                    "follows it";
+        Several()
+            ? "the graph of the backward pass says so, in all steps that were looked at, and no loss that is "
+              "known is made smaller"
+            : "the graph of the backward pass says so, in all steps that were looked at, and one optimizer "
+              "follows it";
     finding.remedy = "take the minus from the loss, so that it is minimised";
     finding.causes = {"sign of the loss", "a gain that was meant, with a loss in its place"};
     finding.evidence = {{"updates", static_cast<double>(maximised_updates_)}};
@@ -458,7 +459,8 @@ RuleSpec Spec() {
     }
     return std::unique_ptr<Rule>(new Original(limits, std::move(selector), mode));
   });
-  // 5: "constant"; 6: values learnt from their own estimates; 7: tests by hand are none; 8: several optimizers
+  // 5: "constant"; 6: values learnt from their own estimates; 7: tests by hand are none; 8: several
+  // optimizers
   spec.version = 8;
   spec.summary =
       "a loss that rises and stays up, does not fall in a long time, never changes, or is maximised";

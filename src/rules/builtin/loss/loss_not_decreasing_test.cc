@@ -51,17 +51,21 @@ TEST(LossNotDecreasing, AdversariesUnknownLossesAndHostileEvents_AreSilent) {
   EXPECT_TRUE(FindingsOf(Maximised(R"(["MSELoss"])", 1, 12)).empty());
 }
 
-// Two optimizers take turns, as of a policy and the values that it is compared with: every other step has a known loss.
-std::vector<Finding> OfTurns(const std::string& kind, const std::string& other, double spread, int steps = 80) {
+// Two optimizers take turns, as of a policy and the values that it is compared with: every other step has a
+// known loss.
+std::vector<Finding> OfTurns(const std::string& kind, const std::string& other, double spread,
+                             int steps = 80) {
   FakeTrial trial;
   for (int step = 0; step < steps; ++step) {
-    trial.Step().Loss(-0.1, "loss_output_0");
+    trial.Step();
     if (step == 0) trial.EventJson(R"({"kind": "maximised", "losses": ["MSELoss"]})");
     if (step % 2 == 0)
-      trial.Sample("sample/" + kind + "_input_0", {3}, {0.1, 0.2, 0.3})
+      trial.Loss(-0.1, kind + "_output_0")
+          .Sample("sample/" + kind + "_input_0", {3}, {0.1, 0.2, 0.3})
           .Sample("sample/" + kind + "_input_1", {3}, {1, 1 + spread, 1 - spread});
     if (step % 2 == 1 && !other.empty())
-      trial.Sample("sample/" + other + "_input_0", {3}, {0.1, 0.2, 0.3})
+      trial.Loss(0.1, other + "_output_0")
+          .Sample("sample/" + other + "_input_0", {3}, {0.1, 0.2, 0.3})
           .Sample("sample/" + other + "_input_1", {3}, {1, 0, 1});
     trial.Event(format::EventKind::kOptimizerStep, static_cast<std::uint32_t>(step) % 2);
   }

@@ -121,6 +121,7 @@ class Luff final : public KeptRule {
     if (info.mode != query::Mode::kTrain) return;
     tracker_.OnStep(view);
     FollowLoss(view.index.losses());
+    for (const LossValue& loss : view.index.losses()) replaced_.TakeLoss(info.update, loss.value);
     first_.OnStep(view);
     for (const auto& [entry, tensor] : view.index.summaries(Role::kGradient)) {
       if (entry.summary.abs_sum > 0) with_gradient_[ParameterOfGradient(tensor.name)] = info.update;
@@ -396,26 +397,32 @@ class Luff final : public KeptRule {
     window_ = {info.update, info.mode_step, norm, level_};
   }
 
-  // Nothing of the initialisation is left after the first updates, and no loss has become half of what it was.
+  // Nothing of the initialisation is left after the first updates, and losses are not half of what they were.
   // For trainings of which the losses tell too little: of several ones, or of one that stands still.
   void Replaced(const StepView& view, Sink& sink) {
     const std::optional<FirstReplacement::Found> found =
         replaced_.OnStep(view.rows.info, limits_.overwritten, limits_.settle);
-    if (!found || high_told_ || first_.said() || tracker_.AnyImproved(0.5)) return;
+    if (!found || high_told_ || first_.said() || replaced_.Learns()) return;
     Finding finding = FindingAt(kName, "replaced", view, TensorAt{found->tensor, found->worker});
     finding.since_step = 0;
-    finding.what = fmt::format("the first updates replace the weights by numbers {:.2g} times as large", found->ratio);
+    finding.what =
+        fmt::format("the first updates replace the weights by numbers {:.2g} times as large", found->ratio);
     finding.why = fmt::format(
-        "one of the first {} moved the weights of {} layers by {:.2g} times their own size, and each by {:.2g} "
-        "(root mean square): nothing of the initialisation is left, and what such layers give saturates whatever "
+        "one of the first {} moved the weights of {} layers by {:.2g} times their own size, and each by "
+        "{:.2g} "
+        "(root mean square): nothing of the initialisation is left, and what such layers give saturates "
+        "whatever "
         "follows",
         FirstReplacement::kFirst, found->layers, found->ratio, found->moved);
-    finding.remedy = "lower the learning rate (by a hundred to a thousand): Adam and its relatives move each weight by about the rate at once";
+    finding.remedy =
+        "lower the learning rate (by a hundred to a thousand): Adam and its relatives move each weight by "
+        "about the rate at once";
     finding.causes = {"learning rate far too high", "a rate that was meant for another optimizer"};
     finding.evidence = {{"ratio", found->ratio}, {"moved", found->moved}};
     finding.threshold = fmt::format(
-        "all weights of two layers or more above {:g} of their size, and {:g} in root mean square, in one of the "
-        "first {} updates, and no loss half as large {} updates later (Luff)",
+        "all weights of two layers or more above {:g} of their size, and {:g} in root mean square, in one of "
+        "the "
+        "first {} updates, and losses not half as large {} updates later (Luff)",
         limits_.overwritten, FirstReplacement::kUnit, FirstReplacement::kFirst, limits_.settle);
     sink.Report(std::move(finding));
   }
