@@ -112,6 +112,8 @@ constexpr std::array kConsequences = std::to_array<Consequence>({
     {"PageableCopy", "", "HostSync", "copy"},
     // Giving memory back to the driver waits for the device.
     {"AllocatorThrash", "", "HostSync", "synchronize"},
+    // What a model answers itself leaves classes out.
+    {"LabelNoise", "own_answers", "ClassImbalance", ""},
     {"LabelNoise", "", "Overfit", ""},
     {"LabelNoise", "", "Overtraining", ""},
     {"Overfit", "", "Overtraining", ""},
