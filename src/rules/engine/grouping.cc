@@ -112,8 +112,9 @@ constexpr std::array kConsequences = std::to_array<Consequence>({
     {"PageableCopy", "", "HostSync", "copy"},
     // Giving memory back to the driver waits for the device.
     {"AllocatorThrash", "", "HostSync", "synchronize"},
-    // What a model answers itself leaves classes out.
+    // What a model answers itself leaves classes out, and changes.
     {"LabelNoise", "own_answers", "ClassImbalance", ""},
+    {"LabelNoise", "own_answers", "LabelNoise", "contradiction"},
     {"LabelNoise", "", "Overfit", ""},
     {"LabelNoise", "", "Overtraining", ""},
     {"Overfit", "", "Overtraining", ""},

@@ -47,6 +47,7 @@ class FirstReplacement {
     }
     if (change.worker != worker_) return;
     ++layers_;
+    least_sq_ = std::min(least_sq_, change.sum_sq / change.previous_sum_sq);
     moved_sq_ += change.sum_sq;
     before_sq_ += change.previous_sum_sq;
     count_ += change.changed;
@@ -68,11 +69,12 @@ class FirstReplacement {
     if (found_.update < 0 && layers_ >= 2 && info.update <= kFirst) {
       const double by = std::sqrt(moved_sq_ / before_sq_);
       const double moved = std::sqrt(moved_sq_ / count_);
-      if (std::isfinite(by) && by > ratio && moved >= kUnit)
+      if (std::isfinite(by) && by > ratio && least_sq_ > 1 && moved >= kUnit)
         found_ = {tensor_, worker_, by, moved, layers_, info.update};
     }
     layers_ = 0;
     moved_sq_ = before_sq_ = count_ = 0;
+    least_sq_ = HUGE_VAL;
     if (found_.update < 0) {
       over_ = info.update > kFirst;
       return std::nullopt;
@@ -100,6 +102,7 @@ class FirstReplacement {
   std::uint32_t worker_ = 0;
   std::int64_t layers_ = 0;
   double moved_sq_ = 0, before_sq_ = 0, count_ = 0;
+  double least_sq_ = HUGE_VAL;  // the smallest (|change| / |weight|)^2
 };
 
 }  // namespace luff::rules
