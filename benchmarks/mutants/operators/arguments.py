@@ -70,8 +70,7 @@ def momentum_and_rate_too_high(source: Source) -> bool:
     return True
 
 
-# No rule checks the betas of Adam. WeightUpdateRatio is planned to compare the rate with Adam's update.
-@fault("WeightUpdateRatio", "LossNotDecreasing", remedy=("betas",))
+@fault("OptimizerSettings", "WeightUpdateRatio", "LossNotDecreasing", remedy=("betas",))
 def betas_exchanged(source: Source) -> bool:
     """The betas of Adam are exchanged: (0.999, 0.9)."""
     made = [c for c in source.calls(*ADAMS) if source.imports("torch")]

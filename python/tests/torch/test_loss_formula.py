@@ -187,6 +187,26 @@ def test_an_overlap_that_is_made_large_or_that_of_other_targets_is_none() -> Non
     assert graph(lambda z: F.cross_entropy(z, CLASS) + of_hot(z.softmax(1), HOT.float().roll(1, 1))) == ""
 
 
+def test_an_overlap_of_scores_is_found() -> None:
+    fault, bce = "overlap_of_scores", F.binary_cross_entropy_with_logits
+    assert of_one(lambda z: 1 - dice(z)) == fault
+    assert of_one(lambda z: 1 - iou(z)) == fault
+    assert of_one(lambda z: bce(z, YES) + 1 - dice(z)) == fault
+    assert graph(lambda z: 1 - dice(z.view(-1)), outputs=1) == fault
+    assert graph(lambda z: 1 - of_hot(z, HOT.float())) == fault
+
+
+def test_shares_bounded_numbers_and_means_by_weights_are_no_overlap_of_scores() -> None:
+    fault = "overlap_of_scores"
+    for squash in (torch.sigmoid, torch.relu, lambda z: z.clamp(0, 1), lambda z: z.tanh() / 2 + 0.5):
+        assert of_one(lambda z, squash=squash: 1 - dice(squash(z))) != fault
+    assert of_one(lambda z: 1 - (2 * (z * YES).sum() + 1) / (z.square().sum() + YES.sum() + 1)) != fault
+    assert of_one(lambda z: (z * YES).sum() / YES.sum()) != fault  # the mean of those that a mask leaves
+    assert of_one(lambda z: (z * YES).sum() / z.abs().sum()) != fault
+    assert of_one(lambda z: (z * VALUE).sum() / (z.sum() + 1)) != fault  # weights of numbers
+    assert of_one(lambda z: 1 - (z * YES).sum() / (z.norm() * YES.norm())) != fault
+
+
 def test_an_overlap_of_other_scores_may_be_what_must_be_small() -> None:
     bce, x = F.binary_cross_entropy_with_logits, torch.randn(ROWS, 4)
     mask = YES[:, None]

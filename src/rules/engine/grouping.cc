@@ -112,6 +112,9 @@ constexpr std::array kConsequences = std::to_array<Consequence>({
     {"PageableCopy", "", "HostSync", "copy"},
     // Giving memory back to the driver waits for the device.
     {"AllocatorThrash", "", "HostSync", "synchronize"},
+    // What a model answers itself leaves classes out, and changes.
+    {"LabelNoise", "own_answers", "ClassImbalance", ""},
+    {"LabelNoise", "own_answers", "LabelNoise", "contradiction"},
     {"LabelNoise", "", "Overfit", ""},
     {"LabelNoise", "", "Overtraining", ""},
     {"Overfit", "", "Overtraining", ""},
@@ -173,6 +176,10 @@ constexpr std::array kConsequences = std::to_array<Consequence>({
     // Units that die after an update that moved all weights too far died of it.
     {"WeightUpdateRatio", "leaps", "DeadRelu", ""},
     {"WeightUpdateRatio", "thrown", "DeadRelu", ""},
+    // Weights that are replaced by far larger ones saturate what follows.
+    {"WeightUpdateRatio", "replaced", "DeadRelu", ""},
+    {"WeightUpdateRatio", "replaced", "SaturatedActivation", ""},
+    {"WeightUpdateRatio", "replaced", "VanishingGradient", ""},
     // A loss that is scaled to nothing leaves weight decay alone, and Adam its eps; updates are small then.
     {"WeightUpdateRatio", "faint", "RegularizationDominates", "shrinkage"},
     {"WeightUpdateRatio", "faint", "WeightUpdateRatio", "damped"},

@@ -169,6 +169,13 @@ TEST(Grouping, UnitsThatDieAfterARateThatIsFarTooHigh_FollowFromIt) {
   }
 }
 
+TEST(Grouping, WhatSaturatesAfterWeightsWereReplaced_FollowsFromIt) {
+  const Finding rate = Caused("WeightUpdateRatio", "replaced", 33);
+  for (const char* rule : {"DeadRelu", "SaturatedActivation", "VanishingGradient"})
+    EXPECT_EQ(LeaderOf(Caused(rule, "", 56), std::vector{rate}), rate.id) << rule;
+  EXPECT_EQ(LeaderOf(Caused("LabelNoise", "unrelated", 56), std::vector{rate}), "");
+}
+
 TEST(Grouping, TargetsThatSeemUnrelated_FollowFromSortedBatchesAndLostColumns) {
   const Finding unrelated = Caused("LabelNoise", "unrelated", 204);
   for (const Finding& cause : {Caused("BatchOrder", "sorted", 152), Caused("TrainValSkew", "absent", 74),

@@ -36,6 +36,7 @@ class FirstUpdates {
   /// "small". Returns true if that finding was reported at this step.
   bool Judge(const StepView& view, const WeightMove& move, const WeightMove& lasting, double loss,
              std::string* open_small, Sink& sink);
+  [[nodiscard]] bool said() const noexcept { return said_; }
   [[nodiscard]] bool said_small() const noexcept { return said_small_; }
   /// Returns, once, the tensor of the finding "leaps" when the loss, as a mean of some, is next to nothing
   /// beside that of the model as it was drawn: the training did not stay behind. Empty otherwise.

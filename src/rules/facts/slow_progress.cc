@@ -22,7 +22,8 @@ constexpr double kBegun = 1e-6;              // squared norm of a weight beside 
 constexpr double kMoved = 0.01;              // of a weight's size, by all updates
 constexpr double kFirstOfRAdam = 0.02;       // of its rate, in the first update that it warms up
 constexpr double kFaintRate = 1e-5;          // rate times factor of the loss, for optimizers without eps
-constexpr double kUsualRate = 0.01;  // lr / eps, the rate of the equivalent gradient descent, if not raised
+constexpr double kUsualRate =
+    0.01;  // lr / eps, the rate of the equivalent gradient descent, if not raised; Adam's rates go up to it
 
 Finding Begin(const StepView& view, const char* cause) {
   Finding finding = FindingAt("WeightUpdateRatio", cause, view, TensorAt{format::kNoId});
@@ -178,7 +179,7 @@ bool SlowProgress::JudgeGradients(const StepView& view, Sink& sink) {
 bool SlowProgress::Damped(const StepView& view, const OptimizerFacts& optimizer, Sink& sink) {
   const double gradient = UsualGradient(optimizer);
   if (!(gradient > 0) || !IsAdam(optimizer.type) || !(gradient < limits_.damped * optimizer.eps) ||
-      !(optimizer.lr < kUsualRate * optimizer.eps))
+      !(optimizer.lr <= kUsualRate * optimizer.eps))
     return false;
   Finding finding = Begin(view, "damped");
   finding.tensor = optimizer.name;
@@ -193,7 +194,7 @@ bool SlowProgress::Damped(const StepView& view, const OptimizerFacts& optimizer,
   finding.causes = {"eps taken for another setting", "an eps of another optimizer or library"};
   finding.evidence = {{"eps", optimizer.eps}, {"gradient_rms", gradient}, {"lr", optimizer.lr}};
   finding.threshold =
-      fmt::format("gradients below {:g} of eps in {} steps, and a rate below {:g} of it (Luff)",
+      fmt::format("gradients below {:g} of eps in {} steps, and a rate of {:g} of it at most (Luff)",
                   limits_.damped, kGradientLooks, kUsualRate);
   sink.Report(std::move(finding));
   return true;

@@ -120,6 +120,8 @@ def fault_of(node: Any) -> str:
             return "softmax_axis"
         if fault := _of_errors(terms):
             return fault
+        if any(_of_scores(term.node) for term in terms):
+            return "overlap_of_scores"
         if _overlap_falls(terms):
             return "overlap_minimised"
         if all(_is_similarity(term) for term in terms):
@@ -403,9 +405,9 @@ def _overlap_falls(terms: list[Term]) -> bool:
     return any(_meets(other, *overlap) for overlap in overlaps for other in added)
 
 
-def _overlap(node: Any) -> tuple[Array, Any] | None:
-    """Returns the targets of a quotient that is an overlap, as Dice's: what two sets share, over the sum of their
-    sizes; and the node of the sigmoid or softmax.
+def _quotient(node: Any) -> tuple[Array, Any] | None:
+    """Returns the targets of a quotient that is written as an overlap, as Dice's: what two sets share, over the sum of
+    their sizes; and the node of the shares of the other set.
     """
     if operation_of(node) != "Div":
         return None
@@ -418,8 +420,15 @@ def _overlap(node: Any) -> tuple[Array, Any] | None:
     target, inside = constant_of(shared[0].node)
     inside = past(inside)
     whole = [term for term in terms_of(bottom) if term.node is inside and term.averaged and term.sign > 0]
-    if target is None or len(whole) != 1 or operation_of(inside) not in _SQUASHES or not is_binary(target):
+    return (target, inside) if target is not None and len(whole) == 1 and is_binary(target) else None
+
+
+def _overlap(node: Any) -> tuple[Array, Any] | None:
+    """Returns the targets of an overlap of probabilities, and the node of their sigmoid or softmax."""
+    found = _quotient(node)
+    if found is None or operation_of(found[1]) not in _SQUASHES:
         return None
+    target, inside = found
     shares, size = array_of(inside._saved_result), array_of(node._saved_other)
     if shares is None or size is None or shares.size != target.size:
         return None
@@ -428,6 +437,12 @@ def _overlap(node: Any) -> tuple[Array, Any] | None:
     small = 1e-3 * sizes
     near = float(size.sum()) >= sizes - small or abs(float(size.sum()) - sizes + both) <= small
     return (target, inside) if near else None
+
+
+def _of_scores(node: Any) -> bool:
+    """Returns whether an overlap takes the scores of a linear layer for probabilities."""
+    found = _quotient(node)
+    return found is not None and operation_of(found[1]) in _LINEAR
 
 
 def _meets(node: Any, target: Array, squashed: Any) -> bool:

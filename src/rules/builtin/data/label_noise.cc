@@ -20,6 +20,7 @@
 #include "rules/facts/model_modules.h"
 #include "rules/facts/noise_level.h"
 #include "rules/facts/noise_target.h"
+#include "rules/facts/own_answers.h"
 #include "rules/facts/passes.h"
 #include "rules/facts/sample.h"
 #include "rules/kit/kept_rule.h"
@@ -86,6 +87,7 @@ class LabelNoise final : public KeptRule {
     if (*train) Turned(view, sink);
     if (*train) Exchanged(view, sink);
     if (*train) OtherNoise(view, sink);
+    if (*train) OwnAnswer(view, sink);
   }
   void OnEnd(const query::Trial&, Sink& sink) override {
     if (last_.mode_step >= 0) Foreign(sink);
@@ -103,6 +105,7 @@ class LabelNoise final : public KeptRule {
     io("level", level_);
     io("exchanged", exchanged_);
     io("foreign", foreign_);
+    io("own_answers", own_answers_);
     io("again", again_);
     io("several_tasks", several_tasks_);
     io("batch", batch_, kMaxRows);
@@ -508,6 +511,34 @@ class LabelNoise final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
+  // Targets that the model has made itself, before it knows anything.
+  void OwnAnswer(const StepView& view, Sink& sink) {
+    const std::vector<LossCall>& calls = LossReader::Read(view);
+    if (calls.size() != 1 || !calls.front().value || !calls.front().output.is_float() ||
+        !calls.front().whole())
+      return;
+    const LossCall& call = calls.front();
+    const Recognition known = reader_.Recognise(call);
+    const std::optional<LabelledRows> rows =
+        known.by_value ? LabelledRowsOf(call, known, kMaxClasses) : std::nullopt;
+    if (!rows || !own_answers_.Add(view.rows.info.mode_step, *rows, *call.value)) return;
+    Finding finding = Begin(view.rows.info, "own_answers");
+    finding.tensor = view.trial.tensor(call.loss).name;
+    finding.what = fmt::format("the targets of {} are the model's own answers", call.kind);
+    finding.why = fmt::format(
+        "all {:.0f} targets since the first step are the class of the highest score, of a model whose loss "
+        "said "
+        "that it knows nothing: it learns to be sure of whatever it says",
+        own_answers_.rows());
+    finding.remedy = "give the loss the labels of the data: criterion(outputs, labels), not the predictions";
+    finding.causes = {"predictions in the place of the labels",
+                      "outputs.argmax() that is taken for the target"};
+    finding.evidence = {{"rows", own_answers_.rows()}};
+    finding.threshold =
+        fmt::format("all of {:g} rows and {} captured steps (Luff)", OwnAnswers::kRows, OwnAnswers::kSteps);
+    sink.Report(std::move(finding));
+  }
+
   // Rows of next tokens that follow in another row of the batch.
   void Exchanged(const StepView& view, Sink& sink) {
     if (told_.contains("exchanged_rows")) return;
@@ -613,6 +644,7 @@ class LabelNoise final : public KeptRule {
   std::size_t classes_ = 0;
   ExchangedTokens exchanged_;
   ForeignTargets foreign_;
+  OwnAnswers own_answers_;
   double eval_rows_ = 0, eval_wrong_ = 0, best_ = 0, again_ = 0, other_ = 0;
   std::int64_t in_a_row_ = 0;
   std::set<std::string> told_;
@@ -630,7 +662,8 @@ class LabelNoise final : public KeptRule {
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<LabelNoise>(kName, kParams);
   // 6: noise that was drawn anew; 7: that is drowned; 8: data that are; 10: own targets, hidden times
-  spec.version = 15;  // 14: tests by hand make no targets; 15: rows of all inputs
+  // 14: tests by hand make no targets; 15: rows of all inputs; 16: "own_answers"
+  spec.version = 16;
   spec.summary = "labels of the training that contradict each other, the inputs, or all that was learned";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;

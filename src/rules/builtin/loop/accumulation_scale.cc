@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <set>
 #include <string>
 #include <vector>
@@ -23,6 +25,9 @@ using Json = nlohmann::json;
 using format::EventKind;
 constexpr const char* kName = "AccumulationScale";
 constexpr std::size_t kMaxPasses = 256;
+// Of gradients that are cleared and were not divided: passes of an update, and updates in a row.
+constexpr double kSeveral = 4;
+constexpr std::int64_t kUpdates = 3;
 
 struct Limits {
   std::int64_t passes, times;
@@ -51,6 +56,7 @@ class AccumulationScale final : public KeptRule {
       updated = updated || kind == EventKind::kOptimizerStep;
     }
     if (steps_ == 0 || !mean_) TakeLosses(view);
+    if (targets_.size() < 2) TakeTargets(view);
     ++steps_;
     for (const auto& window : view.index.json_events("accumulation")) Judge(view, *window, sink);
     if (updated) {
@@ -59,6 +65,7 @@ class AccumulationScale final : public KeptRule {
       steps_ = 0;
       mean_ = clipped_ = worked_ = false;
       cleared_ = 0;
+      targets_.clear();
     }
   }
   void VisitFields(Fields& io) override {
@@ -70,6 +77,9 @@ class AccumulationScale final : public KeptRule {
     io("worked", worked_);
     io("cleared", cleared_);
     io("lost", lost_);
+    io("whole_lost", whole_lost_);
+    io("whole_passes", whole_passes_);
+    io("targets", targets_, 2);
     io("seen", seen_);
     io("told", told_);
     io("loss", loss_);
@@ -102,6 +112,17 @@ class AccumulationScale final : public KeptRule {
       mean_ = true;
       loss_ = call.kind;
       return;
+    }
+  }
+
+  // The first different targets of the window's passes.
+  void TakeTargets(const StepView& view) {
+    for (const LossCall& call : reader_.Read(view)) {
+      if (call.worker != view.index.first_worker() || call.target.values.size() < 2) continue;
+      std::uint64_t hash = 1469598103934665603ULL;
+      for (const double value : call.target.values)
+        hash = (hash ^ std::bit_cast<std::uint64_t>(value)) * 1099511628211ULL;
+      if (targets_.size() < 2) targets_.insert(hash);
     }
   }
 
@@ -139,18 +160,59 @@ class AccumulationScale final : public KeptRule {
     Tell(view, passes, twice, sink);
   }
 
-  // Each loss was divided by the number of passes, as one does to add gradients up, and the gradients of all
-  // but the last were cleared: the optimizer gets those of one batch, divided. Passes that are cleared to
+  // The gradients of all passes but the last were cleared. Each loss was divided by the number of passes, as
+  // one does to add gradients up: the optimizer gets those of one batch, divided. Passes that are cleared to
   // look at gradients only (attacks on inputs, gradients of single samples) divide by nothing.
   void Cleared(const StepView& view, double passes, const Json& factors, Sink& sink) {
     const bool divided = std::all_of(factors.begin(), factors.end(), [&](const Json& factor) {
       return factor.is_number() && std::abs(factor.get<double>() * passes - 1) <= 1e-6;
     });
-    if (!divided || static_cast<double>(cleared_) < passes - 1) {
-      lost_ = 0;
+    const bool thrown = static_cast<double>(cleared_) >= passes - 1;
+    if (!divided || !thrown) lost_ = 0;
+    if (divided && thrown) {
+      if (++lost_ < limits_.times) return;
+      TellCleared(view, passes, sink);
       return;
     }
-    if (++lost_ < limits_.times) return;
+    // Nothing was divided. Attacks on the inputs, and several losses of a batch, have the same targets in all
+    // passes; updates that wait for something do not come at the same intervals. One that a script gathers
+    // itself uses other gradients than those of the last pass.
+    const bool whole = std::all_of(factors.begin(), factors.end(), [](const Json& factor) {
+      return factor.is_number() && std::abs(factor.get<double>() - 1) <= 1e-6;
+    });
+    if (!whole || !thrown || passes < kSeveral || targets_.size() < 2) {
+      whole_lost_ = 0;
+      return;
+    }
+    whole_lost_ = whole_passes_ == passes ? whole_lost_ + 1 : 1;
+    whole_passes_ = passes;
+    if (whole_lost_ >= kUpdates) TellWhole(view, passes, sink);
+  }
+
+  void TellWhole(const StepView& view, double passes, Sink& sink) {
+    told_ = true;
+    Finding finding = FindingAt(kName, "cleared", view, TensorAt{format::kNoId});
+    finding.since_step = 0;
+    finding.what =
+        fmt::format("only one batch of {:g} is learnt: the gradients of the others are cleared", passes);
+    finding.why = fmt::format(
+        "before each of {} updates in a row {:g} backward passes were made, each on another batch with other "
+        "targets, and gradients were cleared between them: the optimizer got those of the last one, as they "
+        "were",
+        kUpdates, passes);
+    finding.remedy =
+        "call optimizer.zero_grad() once for each update, right after optimizer.step(), and divide the loss "
+        "by the "
+        "number of batches; or call optimizer.step() for each batch";
+    finding.causes = {"zero_grad() stands in the loop over batches, outside of the condition for step()",
+                      "optimizer.step() behind a condition that rarely holds"};
+    finding.evidence = {{"passes", passes}};
+    finding.threshold =
+        fmt::format("a fact, in {} updates of {:g} passes or more (Luff)", kUpdates, kSeveral);
+    sink.Report(std::move(finding));
+  }
+
+  void TellCleared(const StepView& view, double passes, Sink& sink) {
     told_ = true;
     Finding finding = FindingAt(kName, "cleared", view, TensorAt{format::kNoId});
     finding.since_step = 0;
@@ -207,7 +269,10 @@ class AccumulationScale final : public KeptRule {
   std::set<std::uint64_t> batches_;
   std::int64_t steps_ = 0, seen_ = 0;
   std::int64_t cleared_ = 0,
-               lost_ = 0;  // zero_grad() since the window's first pass; windows that lost passes
+               lost_ = 0;            // zero_grad() since the window's first pass; windows that lost passes
+  std::int64_t whole_lost_ = 0;      // windows in a row that lost passes which were not divided
+  double whole_passes_ = 0;          // of the last of them
+  std::set<std::uint64_t> targets_;  // hashes of the first two that differ, of the window's passes
   bool mean_ = false, clipped_ = false, worked_ = false, told_ = false;
   std::string loss_;
 };
@@ -216,7 +281,7 @@ class AccumulationScale final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<AccumulationScale>(kName, kParams);
-  spec.version = 2;  // 2: "cleared"
+  spec.version = 3;  // 2: "cleared"; 3: of gradients that are not divided
   spec.summary =
       "gradients of several batches that are added up instead of averaged, or cleared but for the last";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };

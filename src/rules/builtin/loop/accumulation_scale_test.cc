@@ -16,7 +16,9 @@ struct Story {
   bool added = true, untouched = true, same_batch = false, clipped = false;
   bool sum = false;  // the loss is a sum
   bool cleared = false, multiple = false;
-  double norm = 0;  // of the gradients, which are clipped to 2
+  bool other_targets = false;  // of each batch
+  int more_passes = 0;         // in each window than in the one before
+  double norm = 0;             // of the gradients, which are clipped to 2
   int models = 1;
   int windows = 3;
 };
@@ -30,9 +32,10 @@ std::vector<Finding> Told(const Story& story) {
                                 story.optimizer));
   std::uint64_t batch = 0;
   for (int window = 0; window < story.windows; ++window) {
-    for (int pass = 0; pass < story.passes; ++pass) {
+    const int passes = story.passes + window * story.more_passes;
+    for (int pass = 0; pass < passes; ++pass) {
       const std::vector<double> output = {0.5, -1.0, 2.0, 0.25 * pass};
-      const std::vector<double> target = {1.0, 0.0, 1.5, -1.0};
+      const std::vector<double> target = {1.0, 0.0, 1.5, story.other_targets ? 0.5 * pass : -1.0};
       double loss = 0;
       for (std::size_t i = 0; i < 4; ++i) loss += (output[i] - target[i]) * (output[i] - target[i]);
       if (!story.sum) loss /= 4;
@@ -53,11 +56,11 @@ std::vector<Finding> Told(const Story& story) {
     }
     trial.Event(EventKind::kOptimizerStep, 0);
     std::string factors;
-    for (int pass = 0; pass < story.passes; ++pass)
+    for (int pass = 0; pass < passes; ++pass)
       factors += fmt::format("{}{}", pass == 0 ? "" : ", ", story.factor);
     trial.EventJson(fmt::format(
         R"({{"kind": "accumulation", "optimizer": 0, "passes": {}, "factors": [{}], "added": {}, "untouched": {}, "multiple": {}}})",
-        story.passes, factors, story.added, story.untouched, story.multiple));
+        passes, factors, story.added, story.untouched, story.multiple));
   }
   return testing::FindingsOf(trial, "AccumulationScale", ParameterSet::kLuff);
 }
@@ -102,6 +105,48 @@ TEST(AccumulationScale, GradientsThatAreClearedBeforeTheyAddUp_AreToldOfAnyOptim
   EXPECT_TRUE(Told(other).empty());
   other = story;
   other.cleared = false;  // gradients that were zero
+  EXPECT_TRUE(Told(other).empty());
+}
+
+TEST(AccumulationScale, GradientsOfOtherBatchesThatAreCleared_AreTold) {
+  const Story story = {.added = false, .cleared = true, .multiple = true, .other_targets = true};
+  const auto findings = Told(story);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "cleared");
+  EXPECT_EQ(findings[0].step, 11);
+  EXPECT_EQ(findings[0].severity, Severity::kWarn);
+  EXPECT_NE(findings[0].remedy.find("once for each update"), std::string::npos);
+  Story other = story;
+  other.optimizer = "Adam";
+  other.untouched = false;  // clipped
+  EXPECT_EQ(Told(other).size(), 1U);
+}
+
+TEST(AccumulationScale, GradientsThatAreClearedForOtherReasons_AreSilent) {
+  const Story story = {.added = false, .cleared = true, .multiple = true, .other_targets = true};
+  Story other = story;
+  other.other_targets = false;  // attacks on the inputs of a batch
+  EXPECT_TRUE(Told(other).empty());
+  other = story;
+  other.multiple = false;  // gathered by hand, and set before the update
+  EXPECT_TRUE(Told(other).empty());
+  other = story;
+  other.passes = 3;  // a look at another batch or two
+  EXPECT_TRUE(Told(other).empty());
+  other = story;
+  other.more_passes = 1;  // updates that wait for something
+  EXPECT_TRUE(Told(other).empty());
+  other = story;
+  other.models = 4;
+  EXPECT_TRUE(Told(other).empty());
+  other = story;
+  other.windows = 2;
+  EXPECT_TRUE(Told(other).empty());
+  other = story;
+  other.cleared = false;
+  EXPECT_TRUE(Told(other).empty());
+  other = story;
+  other.factor = 0.5;
   EXPECT_TRUE(Told(other).empty());
 }
 

@@ -73,6 +73,11 @@ constexpr std::array kFaults = std::to_array<Fault>({
      "or adds it to another loss of the same targets",
      "minimise 1 - overlap: put a minus before the coefficient", "the coefficient in the place of the loss",
      true},
+    {"overlap_of_scores", "the overlap of the loss takes scores for probabilities",
+     "a Dice coefficient or an intersection over union of the outputs of a linear layer, as they are: scores "
+     "below 0 shrink the sum of the sizes, so that the loss falls without bound and nothing is met by it",
+     "take probabilities: torch.sigmoid(scores), or a softmax over the classes, before the overlap",
+     "a sigmoid or softmax that is missing", false},
     {"similarity_minimised", "the training makes embeddings and their targets unlike",
      "the loss is the mean cosine between the model's vectors and vectors without a gradient, with a plus: "
      "it "

@@ -30,9 +30,9 @@ std::vector<Finding> Told(const Story& story) {
 }
 
 TEST(LossFormula, EachFault_IsToldOnceAfterSixteenUpdates) {
-  for (const char* fault :
-       {"softmax_axis", "half_of_bce", "squared_mean", "margin_of_zeros", "squashed_twice",
-        "similarity_minimised", "moving_gain", "weights_without_effect", "scale_without_cost"}) {
+  for (const char* fault : {"softmax_axis", "half_of_bce", "squared_mean", "margin_of_zeros",
+                            "squashed_twice", "similarity_minimised", "overlap_of_scores", "moving_gain",
+                            "weights_without_effect", "scale_without_cost"}) {
     const auto findings = Told({.event = Event(fault)});
     ASSERT_EQ(findings.size(), 1U) << fault;
     EXPECT_EQ(findings[0].cause, fault);

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <deque>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -168,13 +169,25 @@ class Luff final : public KeptRule {
     io("open", open_);
     io("maximised", maximised_, kMaxKind);
     io("maximised_updates", maximised_updates_);
+    io("trained", trained_, 2);
     io("phases", phases_);
     io("constant", constant_);
   }
 
  private:
+  // Kinds of losses that are known of the training. Targets that are all alike are those of an adversary:
+  // real or made.
+  void TakeKinds(const StepView& view) {
+    for (const LossCall& call : LossReader::Read(view)) {
+      const auto [low, high] = std::minmax_element(call.target.values.begin(), call.target.values.end());
+      const bool alike = low == call.target.values.end() || *low == *high;
+      if (trained_.size() < 2) trained_.insert(alike ? std::string(kAlike) : call.kind);
+    }
+  }
+
   // The hook follows signs through the graph and names losses that enter the roots with a minus only.
-  // Adversaries, whose optimizers take turns, do so on purpose.
+  // Adversaries, whose optimizers take turns, do so on purpose: what one makes larger, another makes smaller.
+  // Where no other loss is known than the one that is only ever made larger, there is none.
   void Maximised(const StepView& view, Sink& sink) {
     for (const auto& event : view.index.json_events("maximised")) {
       maximised_.clear();
@@ -186,28 +199,35 @@ class Luff final : public KeptRule {
         if (kind == kSquaredError || FormulaOfKind(kind) != Formula::kUnknown) maximised_ = kind;
       }
     }
+    if (trained_.size() < 2) TakeKinds(view);
     const auto open = open_.find("");
-    if (maximised_.empty() || Several()) {
+    const bool alone = trained_.size() == 1 && trained_.contains(maximised_);
+    if (maximised_.empty() || (Several() && !alone)) {
       if (open == open_.end()) return;
       sink.Heal(open->second, "", view.rows.info.mode_step);
       open_.erase(open);
       return;
     }
     if (open != open_.end() || view.index.events(format::EventKind::kOptimizerStep).empty()) return;
-    if (++maximised_updates_ < limits_.maximised) return;
+    const std::int64_t needed = (Several() ? kOfSeveral : 1) * limits_.maximised;
+    if (++maximised_updates_ < needed) return;
     Finding finding = FindingAt(kName, "maximised", view, TensorAt{format::kNoId});
     // A script may want a variance to be large, and center it by a constant.
-    finding.severity = maximised_ == kSquaredError ? Severity::kWarn : Severity::kStop;
+    const bool surely = maximised_ != kSquaredError && !Several();
+    finding.severity = surely ? Severity::kStop : Severity::kWarn;
     finding.since_step = 0;
     finding.what = fmt::format("the training makes {}{} larger: it enters what is minimised with a minus",
                                maximised_ == kSquaredError ? "a " : "", maximised_);
     finding.why =
-        "the graph of the backward pass says so, in all steps that were looked at, and one optimizer follows "
-        "it";
+        Several()
+            ? "the graph of the backward pass says so, in all steps that were looked at, and no loss that is "
+              "known is made smaller"
+            : "the graph of the backward pass says so, in all steps that were looked at, and one optimizer "
+              "follows it";
     finding.remedy = "take the minus from the loss, so that it is minimised";
     finding.causes = {"sign of the loss", "a gain that was meant, with a loss in its place"};
     finding.evidence = {{"updates", static_cast<double>(maximised_updates_)}};
-    finding.threshold = fmt::format("{} updates (Luff)", limits_.maximised);
+    finding.threshold = fmt::format("{} updates (Luff)", needed);
     sink.Report(std::move(finding));
     open_[""] = "maximised";
   }
@@ -413,12 +433,15 @@ class Luff final : public KeptRule {
   std::map<std::string, std::int64_t> above_since_;
   std::map<std::string, std::string> open_;  // loss, cause; "" for what concerns no curve
   static constexpr std::size_t kMaxKind = 128;
+  static constexpr std::int64_t kOfSeveral = 4;  // times as many updates, where there are several optimizers
+  static constexpr const char* kAlike = "targets that are all alike";
   static constexpr const char* kConstant = "constant";
   static constexpr double kRounding = 1e-6;  // a few units in the last place of a float32
   Phases phases_;
   OneValue constant_;
   std::string maximised_;  // kind of a loss
   std::int64_t maximised_updates_ = 0;
+  std::set<std::string> trained_;  // the first two different kinds of losses of the training
 };
 
 }  // namespace
@@ -436,7 +459,9 @@ RuleSpec Spec() {
     }
     return std::unique_ptr<Rule>(new Original(limits, std::move(selector), mode));
   });
-  spec.version = 7;  // 5: "constant"; 6: values learnt from their own estimates; 7: tests by hand are none
+  // 5: "constant"; 6: values learnt from their own estimates; 7: tests by hand are none; 8: several
+  // optimizers
+  spec.version = 8;
   spec.summary =
       "a loss that rises and stays up, does not fall in a long time, never changes, or is maximised";
   spec.needs = [](const Parameters& all) -> std::vector<Need> {

@@ -51,6 +51,42 @@ TEST(LossNotDecreasing, AdversariesUnknownLossesAndHostileEvents_AreSilent) {
   EXPECT_TRUE(FindingsOf(Maximised(R"(["MSELoss"])", 1, 12)).empty());
 }
 
+// Two optimizers take turns, as of a policy and the values that it is compared with: every other step has a
+// known loss.
+std::vector<Finding> OfTurns(const std::string& kind, const std::string& other, double spread,
+                             int steps = 80) {
+  FakeTrial trial;
+  for (int step = 0; step < steps; ++step) {
+    trial.Step();
+    if (step == 0) trial.EventJson(R"({"kind": "maximised", "losses": ["MSELoss"]})");
+    if (step % 2 == 0)
+      trial.Loss(-0.1, kind + "_output_0")
+          .Sample("sample/" + kind + "_input_0", {3}, {0.1, 0.2, 0.3})
+          .Sample("sample/" + kind + "_input_1", {3}, {1, 1 + spread, 1 - spread});
+    if (step % 2 == 1 && !other.empty())
+      trial.Loss(0.1, other + "_output_0")
+          .Sample("sample/" + other + "_input_0", {3}, {0.1, 0.2, 0.3})
+          .Sample("sample/" + other + "_input_1", {3}, {1, 0, 1});
+    trial.Event(format::EventKind::kOptimizerStep, static_cast<std::uint32_t>(step) % 2);
+  }
+  return FindingsOf(trial);
+}
+
+TEST(LossNotDecreasing, TheOnlyKnownLossOfSeveralOptimizersWithAMinus_Warns) {
+  const auto findings = OfTurns("MSELoss", "", 0.5);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "maximised");
+  EXPECT_EQ(findings[0].severity, Severity::kWarn);
+  EXPECT_EQ(findings[0].step, 63);
+}
+
+TEST(LossNotDecreasing, WhatAnotherOptimizerMakesSmaller_IsMadeLargerOnPurpose) {
+  EXPECT_TRUE(OfTurns("MSELoss", "BCELoss", 0.5).empty());
+  EXPECT_TRUE(OfTurns("MSELoss", "", 0).empty());  // real or made
+  EXPECT_TRUE(OfTurns("L1Loss", "", 0.5).empty());
+  EXPECT_TRUE(OfTurns("MSELoss", "", 0.5, 40).empty());
+}
+
 TEST(LossNotDecreasing, AMinusThatIsWithdrawn_Heals) {
   FakeTrial trial = Maximised(R"(["MSELoss"])", 1, 20);
   trial.Step().Loss(1, "loss_output_0").EventJson(R"({"kind": "maximised", "losses": []})");

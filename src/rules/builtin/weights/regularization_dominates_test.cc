@@ -239,6 +239,7 @@ TEST(WeightUpdateRatio, AnEpsFarAboveTheGradients_Warns_UnlessTheRateMakesUpForI
   ASSERT_EQ(findings.size(), 1U);
   EXPECT_EQ(findings[0].cause, "damped");
   EXPECT_EQ(findings[0].step, 31);
+  EXPECT_EQ(WithEps("Adam", "1.0", "0.01").size(), 1U);  // the largest of its usual rates
   EXPECT_TRUE(WithEps("Adam", "1.0", "0.1").empty());
   EXPECT_TRUE(WithEps("Adam", "1e-2", "1e-5").empty());
   EXPECT_TRUE(WithEps("RMSprop", "1.0", "1e-3").empty());

@@ -8,6 +8,7 @@
 
 #include "base/format.h"
 #include "rules/facts/common_needs.h"
+#include "rules/facts/first_replacement.h"
 #include "rules/facts/first_updates.h"
 #include "rules/facts/loss_tracker.h"
 #include "rules/facts/model_facts.h"
@@ -120,6 +121,7 @@ class Luff final : public KeptRule {
     if (info.mode != query::Mode::kTrain) return;
     tracker_.OnStep(view);
     FollowLoss(view.index.losses());
+    for (const LossValue& loss : view.index.losses()) replaced_.TakeLoss(info.update, loss.value);
     first_.OnStep(view);
     for (const auto& [entry, tensor] : view.index.summaries(Role::kGradient)) {
       if (entry.summary.abs_sum > 0) with_gradient_[ParameterOfGradient(tensor.name)] = info.update;
@@ -149,7 +151,10 @@ class Luff final : public KeptRule {
       weight.last_update = info.update;
       weight.from_zero = weight.from_zero || change.previous_sum_sq == 0 ||
                          (!measured && change.previous_sum_sq < kNothing * heaviest);
-      if (!weight.from_zero) lasting.Add(change);
+      if (!weight.from_zero) {
+        lasting.Add(change);
+        replaced_.Add(change);
+      }
       // Does not judge weights without a gradient in this interval: they rest, on purpose or by mistake
       // (NoGradient).
       if (!measured || gradient == with_gradient_.end() || gradient->second < before) continue;
@@ -178,6 +183,7 @@ class Luff final : public KeptRule {
     const bool rests = all_rest && from_zero < Limit() * std::sqrt(trained_sq);
     if (any) Small(view, all_small, rests, largest, lead, std::move(others), sink);
     Overwritten(view, lasting.before_sq > 0 ? lasting : move, !(lasting.before_sq > 0), sink);
+    Replaced(view, sink);
     const double loss = tracker_.series().size() == 1 && !recent_.empty() ? recent_.back() : std::nan("");
     if (first_.Judge(view, move, lasting, loss, &open_small_, sink)) small_since_step_ = 0;
     if (!recent_.empty()) {
@@ -217,6 +223,8 @@ class Luff final : public KeptRule {
 
   void VisitFields(Fields& io) override {
     io("straight", straight_);
+    io("replaced", replaced_);
+    io("high_told", high_told_);
     io("slow_told", slow_told_);
     io("last", last_);
     io("losses", tracker_);
@@ -357,6 +365,7 @@ class Luff final : public KeptRule {
                             {"largest_ratio", std::sqrt(leap_.largest)},
                             {"loss_before", leap_.level},
                             {"loss", now}};
+        high_told_ = true;
         finding.threshold = fmt::format(
             "all weights together above {:g} in one interval, and no better loss {} "
             "updates later (Luff)",
@@ -388,10 +397,41 @@ class Luff final : public KeptRule {
     window_ = {info.update, info.mode_step, norm, level_};
   }
 
+  // Nothing of the initialisation is left after the first updates, and losses are not half of what they were.
+  // For trainings of which the losses tell too little: of several ones, or of one that stands still.
+  void Replaced(const StepView& view, Sink& sink) {
+    const std::optional<FirstReplacement::Found> found =
+        replaced_.OnStep(view.rows.info, limits_.overwritten, limits_.settle);
+    if (!found || high_told_ || first_.said() || replaced_.Learns()) return;
+    Finding finding = FindingAt(kName, "replaced", view, TensorAt{found->tensor, found->worker});
+    finding.since_step = 0;
+    finding.what =
+        fmt::format("the first updates replace the weights by numbers {:.2g} times as large", found->ratio);
+    finding.why = fmt::format(
+        "one of the first {} moved the weights of {} layers by {:.2g} times their own size, and each by "
+        "{:.2g} "
+        "(root mean square): nothing of the initialisation is left, and what such layers give saturates "
+        "whatever "
+        "follows",
+        FirstReplacement::kFirst, found->layers, found->ratio, found->moved);
+    finding.remedy =
+        "lower the learning rate (by a hundred to a thousand): Adam and its relatives move each weight by "
+        "about the rate at once";
+    finding.causes = {"learning rate far too high", "a rate that was meant for another optimizer"};
+    finding.evidence = {{"ratio", found->ratio}, {"moved", found->moved}};
+    finding.threshold = fmt::format(
+        "all weights of two layers or more above {:g} of their size, and {:g} in root mean square, in one of "
+        "the "
+        "first {} updates, and losses not half as large {} updates later (Luff)",
+        limits_.overwritten, FirstReplacement::kUnit, FirstReplacement::kFirst, limits_.settle);
+    sink.Report(std::move(finding));
+  }
+
   void Large(const StepView& view, const WeightChange& change, const Weight& weight, double ratio,
              Sink& sink) {
     if ((tracker_.AnyImproved(0.02) || weight.from_zero) && !Worse()) return;
     if (!tracker_.EnoughEvidence(24)) return;
+    high_told_ = true;
     Finding finding = FindingAt(kName, "large", view, change);
     finding.severity = tracker_.AnyImproved(0.02) ? Severity::kWarn : Severity::kStop;
     finding.since_step = weight.since;
@@ -487,6 +527,8 @@ class Luff final : public KeptRule {
   FirstUpdates first_;
   SlowProgress slow_;
   StraightFall straight_;
+  FirstReplacement replaced_;
+  bool high_told_ = false;  // that a rate is too high
   bool slow_told_ = false;
   Anchor last_;
 };
@@ -496,8 +538,8 @@ class Luff final : public KeptRule {
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<Luff, Original>(kName, kParams);
   // 11: rows that the training collects, RAdam's warm-up; 12: less of both; 13: a rate of 0; 14:
-  // "straight"; 15: "leaps"
-  spec.version = 15;
+  // "straight"; 15: "leaps"; 16: "replaced", a rate of 0.01 beside eps
+  spec.version = 16;
   spec.aliases = {"UpdateTooLarge", "UpdateTooSmall"};
   spec.summary = "updates that are far too large or far too small beside the weights";
   spec.needs = [](const Parameters& parameters) -> std::vector<Need> {
