@@ -136,7 +136,8 @@ class _Mark:
 
     def __call__(self, gradients: Any) -> None:
         of, call = self._of(), self._call()
-        if of is None or call is None or not of.passing:
+        # Else it is a pass of `torch.autograd.grad`, as for a penalty, in front of that of the loss.
+        if of is None or call is None or of.passes == call.passes:
             return
         try:
             gradient = gradients[self._number]
@@ -149,15 +150,16 @@ class _Mark:
 class _Call:
     """A call of what may be a critic."""
 
-    __slots__ = ("__weakref__", "critic", "given", "maker", "pulls", "whole")
+    __slots__ = ("__weakref__", "critic", "given", "maker", "passes", "pulls", "whole")
 
-    def __init__(self, critic: Any, maker: Any, whole: bool, given: list[Array]) -> None:
+    def __init__(self, critic: Any, maker: Any, whole: bool, given: list[Array], passes: int) -> None:
         self.critic = weakref.ref(critic)
         self.maker = (
             maker  # a weak reference to the model that made what it judges; None: none that was called
         )
         self.whole = whole  # the graph goes on to that model as it is
         self.given = given  # numbers of its arguments
+        self.passes = passes  # before it
         self.pulls: dict[int, _Pull] = {}  # by place of the score
 
     def arrived(self, place: int, pull: _Pull | None) -> None:
@@ -195,13 +197,14 @@ class Adversaries(WaitingEvents):
     ----------
     on
         Whether calls of models are looked at.
-    passing
-        Whether a backward pass is under way whose gradients count.
+    passes
+        Backward passes since looking began.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.on = self.passing = False
+        self.on = False
+        self.passes = 0
         self._closed = False
         self._from = 0  # TRAIN steps at which the window began
         self._made: list[_Made] = []
@@ -258,9 +261,9 @@ class Adversaries(WaitingEvents):
                 maker = found
                 whole = tensor.grad_fn is not None and _hands_on(tensor.grad_fn, found.node)
         if maker is None:
-            return None if moved else _Call(module, None, False, given)
+            return None if moved else _Call(module, None, False, given, self.passes)
         whole = whole and not any(_turns(tensor.grad_fn, maker.node) for _, tensor in scores)
-        return _Call(module, maker.model, whole, given)
+        return _Call(module, maker.model, whole, given, self.passes)
 
     def _maker_of(self, module: Any, tensor: Any) -> _Made | None:
         """Returns what another model has returned of which a tensor consists, in part at least."""
@@ -364,7 +367,7 @@ class Adversaries(WaitingEvents):
         self._rest()
 
     def _rest(self) -> None:
-        self.on = self.passing = looking.on = False
+        self.on = looking.on = False
         self._made, self._calls, self._critics, self._pair, self._rounds = [], [], {}, None, 0
 
 

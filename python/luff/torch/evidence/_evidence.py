@@ -121,7 +121,7 @@ class Evidence:
                 self.losses.formula.phase_begins()
                 self._adversaries.begins(context.looked_from, context.recorder.count())
         if self._adversaries.on:
-            self._adversaries.passing = True
+            self._adversaries.passes += 1
         since = clock.mode_steps[_TRAIN] - context.looked_from
         if not since & (since - 1) or self._reach.reached is not None:
             self._reach.begins(roots, context.called.models())
@@ -154,7 +154,6 @@ class Evidence:
 
     def backward_ended(self) -> None:
         """Called when a backward pass has ended."""
-        self._adversaries.passing = False
         if self._kept is not None and self._kept.marked:
             self._kept.backward_ended()
         if self._reach.reached is not None:
