@@ -36,7 +36,7 @@ class Accumulated(WaitingEvents):
         super().__init__()
         self.weighted = False  # the current backward pass was given a gradient of the loss
         self._factors: list[float | None] = []
-        self._count = 0
+        self.count = 0
         self._added = True  # whether each pass found the gradient of the previous one
         self._last = b""  # bytes of a gradient after the last backward pass
         self._windows = 0
@@ -46,18 +46,18 @@ class Accumulated(WaitingEvents):
 
     def backward_begins(self, step: Step | None, roots: list[Any], losses: Losses, models: Any) -> None:
         """Called when a backward pass begins; its graph still exists."""
-        self._count += 1
-        if self._count == 1 and self._alone >= _ALONE:
+        self.count += 1
+        if self.count == 1 and self._alone >= _ALONE:
             self._factors.append(None)
             return
-        if self._count > _PASSES or not self._due():
+        if self.count > _PASSES or not self._due():
             return
         factor = None
         if not self.weighted:
             factor = self._factor(step, roots, losses.last_scaled, losses.readable(step))
         self._factors.append(factor)
         self._models = models
-        if self._count > 1:
+        if self.count > 1:
             if self._watched is None:
                 self._watched = _first_matrix(models())
             gradient = first_bytes(getattr(self._watched, "grad", None))
@@ -65,7 +65,7 @@ class Accumulated(WaitingEvents):
 
     def backward_ended(self) -> None:
         """Called when a backward pass has ended."""
-        if not 1 < self._count <= _PASSES or not self._due():
+        if not 1 < self.count <= _PASSES or not self._due():
             return
         if self._watched is None and self._models is not None:  # gradients were cleared before the pass
             self._watched = _first_matrix(self._models())
@@ -74,7 +74,7 @@ class Accumulated(WaitingEvents):
 
     def update_begins(self, number: int) -> None:
         """Called when an optimizer is about to use the accumulated gradients."""
-        if self._count > 1 and self._due() and self._count <= _PASSES and len(self.waiting) < _PENDING:
+        if self.count > 1 and self._due() and self.count <= _PASSES and len(self.waiting) < _PENDING:
             gradient = getattr(self._watched, "grad", None)
             now = first_bytes(gradient)
             untouched = bool(self._last) and self._last == now
@@ -83,7 +83,7 @@ class Accumulated(WaitingEvents):
                 {
                     "kind": "accumulation",
                     "optimizer": number,
-                    "passes": self._count,
+                    "passes": self.count,
                     "factors": self._factors[:16],
                     "added": self._added,
                     "untouched": untouched,
@@ -93,13 +93,13 @@ class Accumulated(WaitingEvents):
 
     def update_ended(self) -> None:
         """Called when the optimizer has used them."""
-        if self._count > 1:
+        if self.count > 1:
             self._windows += 1
             self._alone = 0
             self._added, self._last, self._watched = True, b"", None
         else:
             self._alone += 1
-        self._count = 0
+        self.count = 0
         self._factors.clear()
 
     def _due(self) -> bool:

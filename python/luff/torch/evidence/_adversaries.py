@@ -9,21 +9,26 @@ optimizers; values are read as memory.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from luff._codes import Mode
 from luff.torch.capture._graphs import operation_of
 from luff.torch.capture._memory import Array, array_of
 from luff.torch.capture._modules import tensors_in
 from luff.torch.capture._names import Names
+from luff.torch.evidence._accumulated import Accumulated
 from luff.torch.evidence._events import WaitingEvents
 from luff.torch.evidence._loss_terms import MOVES
+from luff.torch.evidence._step import StepContext
 
 __all__ = ["Adversaries", "looking"]
 
+_TRAIN = int(Mode.TRAIN)
 _ROUNDS = 6  # updates of a generator that show it
 _IDLE = 64  # TRAIN steps without a critic after which nobody looks, until models or optimizers are others
 _STEPS = 512  # that are looked at where there is one
@@ -45,7 +50,17 @@ _HANDS_ON = MOVES | {"Cat", "Stack", "Permute", "Transpose", "ConstantPadNd"}
 
 
 class _Looking:
-    on = False  # some hook's `Adversaries` wants to be told of calls
+    """Whether calls of models are told to some hook's `Adversaries`; who tells them sets `changed`."""
+
+    on = False
+
+    def __init__(self) -> None:
+        self.changed: Callable[[bool], object] = bool
+
+    def set(self, on: bool) -> None:
+        if on != self.on:
+            self.on = on
+            self.changed(on)
 
 
 looking = _Looking()
@@ -136,7 +151,8 @@ class _Mark:
 
     def __call__(self, gradients: Any) -> None:
         of, call = self._of(), self._call()
-        if of is None or call is None or not of.passing:
+        # Else it is a pass of `torch.autograd.grad`, as for a penalty, in front of that of the loss.
+        if of is None or call is None or of.passes == call.passes:
             return
         try:
             gradient = gradients[self._number]
@@ -149,15 +165,16 @@ class _Mark:
 class _Call:
     """A call of what may be a critic."""
 
-    __slots__ = ("__weakref__", "critic", "given", "maker", "pulls", "whole")
+    __slots__ = ("__weakref__", "critic", "given", "maker", "passes", "pulls", "whole")
 
-    def __init__(self, critic: Any, maker: Any, whole: bool, given: list[Array]) -> None:
+    def __init__(self, critic: Any, maker: Any, whole: bool, given: list[Array], passes: int) -> None:
         self.critic = weakref.ref(critic)
         self.maker = (
             maker  # a weak reference to the model that made what it judges; None: none that was called
         )
         self.whole = whole  # the graph goes on to that model as it is
         self.given = given  # numbers of its arguments
+        self.passes = passes  # before it
         self.pulls: dict[int, _Pull] = {}  # by place of the score
 
     def arrived(self, place: int, pull: _Pull | None) -> None:
@@ -195,13 +212,14 @@ class Adversaries(WaitingEvents):
     ----------
     on
         Whether calls of models are looked at.
-    passing
-        Whether a backward pass is under way whose gradients count.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, context: StepContext, accumulated: Accumulated) -> None:
         super().__init__()
-        self.on = self.passing = False
+        self.on = False
+        self._context = context
+        self._accumulated = accumulated
+        self._updates: dict[int, int] = {}  # of each optimizer, at the last call of a model
         self._closed = False
         self._from = 0  # TRAIN steps at which the window began
         self._made: list[_Made] = []
@@ -216,10 +234,14 @@ class Adversaries(WaitingEvents):
         """Called when optimizers have come or models are others."""
         if optimizers > 1 and not self._closed:
             self._from, self.on = step, True
-            looking.on = True
+            self._updates = dict(self._context.clock.updates)
+            looking.set(True)
 
     def model_returned(self, module: Any, args: Any, output: Any, train: bool) -> None:
         """Called when the outermost call of a model has returned."""
+        self._settle()
+        if not self.on:
+            return
         made = [t for t in islice(tensors_in(output), _TENSORS) if t.dtype.is_floating_point]
         given = [
             _spread(r) for t in islice(tensors_in(args), _TENSORS) if (r := _first_samples(t)) is not None
@@ -258,9 +280,9 @@ class Adversaries(WaitingEvents):
                 maker = found
                 whole = tensor.grad_fn is not None and _hands_on(tensor.grad_fn, found.node)
         if maker is None:
-            return None if moved else _Call(module, None, False, given)
+            return None if moved else _Call(module, None, False, given, self.passes)
         whole = whole and not any(_turns(tensor.grad_fn, maker.node) for _, tensor in scores)
-        return _Call(module, maker.model, whole, given)
+        return _Call(module, maker.model, whole, given, self.passes)
 
     def _maker_of(self, module: Any, tensor: Any) -> _Made | None:
         """Returns what another model has returned of which a tensor consists, in part at least."""
@@ -270,12 +292,29 @@ class Adversaries(WaitingEvents):
                 return made
         return None
 
-    def updated(self, number: int, optimizer: Any, step: int, names: Names) -> None:
-        """Called when an optimizer has made an update."""
-        calls, self._calls = self._calls, []
-        if step - self._from > (_STEPS if self._critics else _IDLE):
-            self._rest()
+    @property
+    def passes(self) -> int:
+        """Backward passes since the last update."""
+        return self._accumulated.count
+
+    def _settle(self) -> None:
+        """Looks at the update that was made since the last call of a model, if there was one of a single optimizer."""
+        updates = self._context.clock.updates
+        if updates == self._updates:
             return
+        moved = [number for number, count in updates.items() if count != self._updates.get(number)]
+        self._updates = dict(updates)
+        calls, self._calls = self._calls, []
+        if self._context.clock.mode_steps[_TRAIN] - self._from > (_STEPS if self._critics else _IDLE):
+            self._rest()
+        elif len(moved) == 1 and self._context.recorder is not None:
+            for record, optimizer in self._context.recorder.living():
+                if record.number == moved[0]:
+                    self._updated(record.number, optimizer, calls)
+
+    def _updated(self, number: int, optimizer: Any, calls: list[_Call]) -> None:
+        """Looks at what was differentiated for an update."""
+        names = self._context.names
         held = {id(p) for group in optimizer.param_groups for p in group["params"]}
         turned = any(group.get("maximize") for group in optimizer.param_groups)
         judged: dict[int, list[_Call]] = {}
@@ -364,7 +403,8 @@ class Adversaries(WaitingEvents):
         self._rest()
 
     def _rest(self) -> None:
-        self.on = self.passing = looking.on = False
+        self.on = False
+        looking.set(False)
         self._made, self._calls, self._critics, self._pair, self._rounds = [], [], {}, None, 0
 
 

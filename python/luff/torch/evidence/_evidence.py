@@ -77,7 +77,7 @@ class Evidence:
         self._handed = HandedGradients()
         self.statistics = Statistics()
         self.averages = Averages()
-        self._adversaries = Adversaries()
+        self._adversaries = Adversaries(context, self.accumulated)
         self._events = (
             self._rounding,
             self._handed,
@@ -120,8 +120,6 @@ class Evidence:
                 context.looked_from = clock.mode_steps[_TRAIN]
                 self.losses.formula.phase_begins()
                 self._adversaries.begins(context.looked_from, context.recorder.count())
-        if self._adversaries.on:
-            self._adversaries.passing = True
         since = clock.mode_steps[_TRAIN] - context.looked_from
         if not since & (since - 1) or self._reach.reached is not None:
             self._reach.begins(roots, context.called.models())
@@ -149,12 +147,11 @@ class Evidence:
     def model_returned(self, module: Any, args: tuple[Any, ...], output: Any) -> None:
         """Called when the outermost call of a model has returned, while any hook looks for adversaries."""
         step = self._context.step
-        if self._adversaries.on and step is not None:
+        if self._adversaries.on and step is not None and self._context.called.knows(module):
             self._adversaries.model_returned(module, args, output, step.mode == _TRAIN or step.may_train)
 
     def backward_ended(self) -> None:
         """Called when a backward pass has ended."""
-        self._adversaries.passing = False
         if self._kept is not None and self._kept.marked:
             self._kept.backward_ended()
         if self._reach.reached is not None:
@@ -180,9 +177,6 @@ class Evidence:
         """Called when an optimizer has used its gradients."""
         self.accumulated.update_ended()
         self.loads.updated(record.number, optimizer)
-        if self._adversaries.on:
-            steps = self._context.clock.mode_steps[_TRAIN]
-            self._adversaries.updated(record.number, optimizer, steps, self._context.names)
         if in_backward:
             self._reach.spoiled = True
         elif self._kept is not None:

@@ -195,7 +195,7 @@ def _rows_of(tensor: Any) -> Array | None:
 def _are_among(numbers: Array, outputs: list[Array]) -> bool:
     """Returns whether a module has returned numbers, or a softmax or sigmoid makes them of what it has returned."""
     with np.errstate(all="ignore"):
-        for link in (_as_they_are, _log_softmax, _softmax, _sigmoid):
+        for link in (_as_they_are, _log_softmax, _softmax, _sigmoid, _log_sigmoid):
             made = np.sort(np.concatenate([link(output).reshape(-1) for output in outputs]))
             at = np.searchsorted(made, numbers).clip(1, max(1, made.size - 1))
             if made.size < 2:
@@ -225,3 +225,8 @@ def _softmax(output: Array) -> Array:
 def _sigmoid(output: Array) -> Array:
     shares: Array = 1.0 / (1.0 + np.exp(-output))
     return shares
+
+
+def _log_sigmoid(output: Array) -> Array:
+    logs: Array = -np.logaddexp(0.0, -output)
+    return logs

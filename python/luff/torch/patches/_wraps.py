@@ -126,7 +126,7 @@ def _telling_call(original: Method) -> Method:
             return original(self, *args, **kwargs) if kwargs else original(self, *args)
         if is_compiling():
             return original(self, *args, **kwargs)
-        return (_inner_call if inside else _outer_call)(original, self, args, kwargs)
+        return (_inner_call if inside else _outermost)(original, self, args, kwargs)
 
     return __call__
 
@@ -181,11 +181,8 @@ def _outer_call(
         output = original(module, *args, **kwargs)
         if capture is not None:
             hook.told("output", capture.after, module, output)
-        if trains and (step := machine.step) is not None:
-            if step.samples:
-                hook.told("answers", machine.evidence.answers.model_returned, module, output)
-            if looking.on:
-                hook.told("adversaries", machine.evidence.model_returned, module, args, output)
+        if trains and (step := machine.step) is not None and step.samples:
+            hook.told("answers", machine.evidence.answers.model_returned, module, output)
         return output
     finally:
         leave_phase(_FORWARD)
@@ -193,6 +190,29 @@ def _outer_call(
         now.capture = None
         if trains:
             machine.calling = None
+
+
+def _looked_at_call(
+    original: Callable[..., Any], module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Makes an outermost call while adversaries are looked for."""
+    output = _outer_call(original, module, args, kwargs)
+    if not busy():
+        hook = hooks.of_module(module)
+        if _listens(hook) and hook.machine.turn.here():
+            hook.told("adversaries", hook.machine.evidence.model_returned, module, args, output)
+    return output
+
+
+_outermost = _outer_call  # makes outermost calls: replaced while adversaries are looked for, so that others pay nothing
+
+
+def _look(on: bool) -> None:
+    global _outermost
+    _outermost = _looked_at_call if on else _outer_call
+
+
+looking.changed = _look
 
 
 def _inner_call(
