@@ -34,7 +34,7 @@ namespace {
 constexpr const char* kName = "TrainValSkew";
 constexpr std::size_t kMaxInputs = 16;
 constexpr std::size_t kMaxMade = 64;  // models whose inputs are made by the graph
-constexpr double kMaxKurtosis = 20;  // above it, a sample says little about the spread
+constexpr double kMaxKurtosis = 20;   // above it, a sample says little about the spread
 
 struct Limits {
   std::int64_t rows;

@@ -315,9 +315,8 @@ class ParamNotOptimized final : public KeptRule {
     for (const auto& [name, parameter] : facts.parameters())
       if (parameter.requires_grad && !parameter.optimizer.empty())
         shapes[parameter.model].insert(parameter.shape);
-    return std::any_of(shapes.begin(), shapes.end(), [&](const auto& model) {
-      return model.second.size() > 1 && model.second == leaves;
-    });
+    return std::any_of(shapes.begin(), shapes.end(),
+                       [&](const auto& model) { return model.second.size() > 1 && model.second == leaves; });
   }
 
   // Models that give a loss and of which no optimizer holds anything, while all that they could learn is

@@ -152,6 +152,7 @@ class Luff final : public KeptRule {
     }
     tracker_.OnStep(view);
     const std::vector<LossValue>& losses = view.index.losses();
+    mutual_ = mutual_ || PullTogether(view);
     for (const LossValue& loss : losses) {
       if (loss.worker != losses.front().worker) continue;
       Judge(view, loss, sink);
@@ -170,9 +171,24 @@ class Luff final : public KeptRule {
     io("maximised_updates", maximised_updates_);
     io("phases", phases_);
     io("constant", constant_);
+    io("mutual", mutual_);
   }
 
  private:
+  // Whether of two losses of a step each has for its target what the other has for its answer: both sides are
+  // learnt, as codes and what they stand for (VQ-VAE). Such distances grow from next to nothing as the model
+  // learns to use its codes.
+  static bool PullTogether(const StepView& view) {
+    const std::vector<LossCall>& calls = LossReader::Read(view);
+    for (std::size_t i = 0; i < calls.size(); ++i) {
+      const SampleValues &answer = calls[i].output, &target = calls[i].target;
+      if (!answer.is_float() || answer.values.size() < 2 || answer.values == target.values) continue;
+      for (std::size_t j = i + 1; j < calls.size(); ++j)
+        if (calls[j].output.values == target.values && calls[j].target.values == answer.values) return true;
+    }
+    return false;
+  }
+
   // The hook follows signs through the graph and names losses that enter the roots with a minus only.
   // Adversaries, whose optimizers take turns, do so on purpose.
   void Maximised(const StepView& view, Sink& sink) {
@@ -342,7 +358,7 @@ class Luff final : public KeptRule {
     } else {
       above_since_.try_emplace(name, step);
     }
-    if (above && step - above_since_[name] >= limits_.rise_steps) {
+    if (above && !mutual_ && step - above_since_[name] >= limits_.rise_steps) {
       Finding finding = Base(view, loss, "rising", series);
       finding.severity = Severity::kStop;
       finding.since_step = series.best_step() >= 0 ? series.best_step() : above_since_[name];
@@ -417,6 +433,7 @@ class Luff final : public KeptRule {
   static constexpr double kRounding = 1e-6;  // a few units in the last place of a float32
   Phases phases_;
   OneValue constant_;
+  bool mutual_ = false;    // two losses whose answers and targets are each other's
   std::string maximised_;  // kind of a loss
   std::int64_t maximised_updates_ = 0;
 };
