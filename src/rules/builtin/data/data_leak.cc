@@ -352,12 +352,15 @@ class DataLeak final : public KeptRule {
     WindowOverlap::Told pass_windows;  // of the newest pass
     // Windows of passes with targets: without a row of the training, and with one, which look at its rows.
     WindowOverlap::Told apart, left_out;
-    double covered = 0;  // share of the training's rows that are known, of late
+    double covered = 0;                   // share of the training's rows that are known, of late
+    double lately = 0, lately_known = 0;  // rows of the training since the last evaluation, and known ones
     void Cover(const std::vector<std::uint64_t>& hashes) {
       if (hashes.empty()) return;
       const auto known =
           std::count_if(hashes.begin(), hashes.end(), [&](std::uint64_t hash) { return rows.Has(hash); });
       covered += (static_cast<double>(known) / static_cast<double>(hashes.size()) - covered) / 8;
+      lately += static_cast<double>(hashes.size());
+      lately_known += static_cast<double>(known);
     }
     // The training set is looked at beside another, both shuffled: of its batches as many rows are known as
     // of all that was trained on, and beside them is a stretch of batches without one, which would hold some
@@ -366,7 +369,7 @@ class DataLeak final : public KeptRule {
       const double others = seen - longest;
       if (!(others > 0) || !(longest > 0) || !(found > 0) || !(trained > 0)) return false;
       const double share = std::min(found / others, 1 - 1e-9);
-      const double known = std::max(covered, rows.size() / trained);
+      const double known = std::max(lately > 0 ? lately_known / lately : covered, rows.size() / trained);
       if (alike > 0 && found >= kAsTrained * known * alike && unlike >= kFewest && unlike_found == 0)
         return true;
       return share >= kAsTrained * known && -longest * std::log1p(-share) >= kNotByChance;
@@ -376,6 +379,8 @@ class DataLeak final : public KeptRule {
     static constexpr double kNotByChance = 14;  // logarithm of a chance of one in a million
     void VisitFields(Fields& io) {
       io("covered", covered);
+      io("lately", lately);
+      io("lately_known", lately_known);
       io("stretch", stretch);
       io("longest", longest);
       io("trained", trained);
@@ -409,7 +414,10 @@ class DataLeak final : public KeptRule {
         input.seen = input.labelled_seen;
         input.found = input.labelled_found;
       }
-      if (input.seen > 0) Compare(trial, name, input, sink);
+      if (input.seen > 0) {
+        Compare(trial, name, input, sink);
+        input.lately = input.lately_known = 0;
+      }
       Windows(trial, name, input, sink);
       input.apart = input.left_out = {};
       input.seen = input.found = input.clean = input.full = 0;
