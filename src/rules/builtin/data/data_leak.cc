@@ -522,8 +522,8 @@ RuleSpec Spec() {
   RuleSpec spec = SpecMadeBy(kName, kParams, [](const Limits& limits, const Parameters&) -> MadeRule {
     return std::unique_ptr<Rule>(Together(std::make_unique<DataLeak>(limits), BoostedDataLeak()));
   });
-  spec.version = 9;  // 9: folds in which the weights are set back; 6: beside passes with targets; 7: without
-                     // "all_labels"; 8: windows, of boosting
+  spec.version = 10;  // 10: a training set shuffled again; 9: folds in which the weights are set back; 6:
+                      // beside passes with targets; 7: without "all_labels"; 8: windows, of boosting
   spec.summary = "rows of evaluations that are rows of the training, and targets among the inputs";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;

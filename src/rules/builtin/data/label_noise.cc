@@ -630,7 +630,7 @@ class LabelNoise final : public KeptRule {
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<LabelNoise>(kName, kParams);
   // 6: noise that was drawn anew; 7: that is drowned; 8: data that are; 10: own targets, hidden times
-  spec.version = 15;  // 14: tests by hand make no targets; 15: rows of all inputs
+  spec.version = 16;  // 14: tests by hand make no targets; 15: rows of all inputs; 16: few rows
   spec.summary = "labels of the training that contradict each other, the inputs, or all that was learned";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;

@@ -470,7 +470,7 @@ RuleSpec Spec() {
   RuleSpec spec = SpecOf<ParamNotOptimized>(kName, kParams);
   spec.aliases = {"UnregisteredParameter", "OptimizerDetached"};
   // 2: "made_in_forward"; what Keras compiled; 3: gradients that are handed over; 4: parameters of losses
-  spec.version = 4;
+  spec.version = 5;
   spec.summary =
       "parameters that get gradients and belong to no optimizer, or that a compiled step leaves out";
   spec.needs = [](const Parameters&) { return std::vector<Need>{SampleNeeds().front()}; };

@@ -453,7 +453,8 @@ RuleSpec Spec() {
     }
     return std::unique_ptr<Rule>(new Original(limits, std::move(selector), mode));
   });
-  spec.version = 7;  // 5: "constant"; 6: values learnt from their own estimates; 7: tests by hand are none
+  // 5: "constant"; 6: values learnt from their own estimates; 7: tests by hand are none; 8: codes
+  spec.version = 8;
   spec.summary =
       "a loss that rises and stays up, does not fall in a long time, never changes, or is maximised";
   spec.needs = [](const Parameters& all) -> std::vector<Need> {

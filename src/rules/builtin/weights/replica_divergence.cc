@@ -371,7 +371,7 @@ class ReplicaDivergence final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<ReplicaDivergence>(kName, kParams);
-  spec.version = 2;  // 2: models that take turns
+  spec.version = 3;  // 2: models that take turns; 3: that are compared, or stay near
   spec.summary = "replicas of a model that began equal and are no longer so";
   spec.needs = [](const Parameters&) -> std::vector<Need> {
     return {{.collection = "weights", .roles = {Role::kWeight}, .forms = Bit(format::Form::kSummary)}};
