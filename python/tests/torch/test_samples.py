@@ -209,6 +209,10 @@ def test_losses_with_a_minus_are_told(watched, functional, form, objective, expe
         (lambda output, y, weight: -output.log_softmax(1)[:, 0].mean() - ((output - y) ** 2).mean(), []),
         (lambda output, y, weight: ((output - y) ** 2).mean(), []),
         (lambda output, y, weight: -(output**2).mean(), []),  # a variance that is made larger
+        (
+            lambda output, y, weight: -((output.pow(4).mean(0) - 3.0) ** 2).sum(),
+            [],
+        ),  # a kurtosis that is far from 3
         (lambda output, y, weight: -((output - output.mean()) ** 2).mean(), []),
         (lambda output, y, weight: -((output - y) ** 3).mean(), []),
     ],

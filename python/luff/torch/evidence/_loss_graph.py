@@ -206,14 +206,18 @@ def is_square(node: Any) -> bool:
     return node.name() == "MulBackward0" and following[0][0] is not None and following[0] == following[1]
 
 
+_STATISTICS = ("MeanBackward", "SumBackward", "VarBackward", "StdBackward")
+
+
 def is_squared_error(node: Any) -> bool:
     """Returns whether a node squares the difference between something with a gradient and something without: the
-    error of a prediction.
+    error of a prediction. What a mean, a sum or a variance gives is a statistic, whose square may be wanted large.
     """
     difference = node.next_functions[0][0] if is_square(node) else None
     if difference is None or not difference.name().startswith(("SubBackward", "RsubBackward")):
         return False
-    return sum(side is not None for side, _ in difference.next_functions) == 1
+    sides = [side for side, _ in difference.next_functions if side is not None]
+    return len(sides) == 1 and not sides[0].name().startswith(_STATISTICS)
 
 
 def _weight(node: Any, place: int) -> float | None:

@@ -156,8 +156,10 @@ class DataLeak final : public KeptRule {
       if (*train) {
         one.chance.Add(*sample, hashes);
         one.Cover(hashes);
-        if (!sample->whole_shape.empty())
+        if (!sample->whole_shape.empty()) {
+          one.batch = std::max(one.batch, static_cast<double>(sample->whole_shape[0]));
           one.trained = static_cast<double>((view.rows.info.mode_step + 1) * sample->whole_shape[0]);
+        }
         for (const std::uint64_t hash : hashes) one.rows.Add(hash);
         one.windows.Train(*sample);
       } else {
@@ -169,6 +171,7 @@ class DataLeak final : public KeptRule {
           found += one.rows.Has(hash) ? 1 : 0;
         }
         one.pass_rows = rows;
+        one.pass_batch = sample->whole_shape.empty() ? 0 : static_cast<double>(sample->whole_shape[0]);
         one.pass_found = found;
         one.pass_windows = one.windows.Evaluate(*sample);
       }
@@ -232,6 +235,9 @@ class DataLeak final : public KeptRule {
       if (rows >= 4 && found == 0) input.clean += rows;
       if (rows > 0) input.stretch = found == 0 ? input.stretch + rows : 0;
       input.longest = std::max(input.longest, input.stretch);
+      const bool as_trained = input.pass_batch <= input.batch;  // the last may be smaller
+      (as_trained ? input.alike : input.unlike) += rows;
+      if (!as_trained) input.unlike_found += found;
       if (rows >= 4 && found >= 0.9 * rows) input.full += rows;
     }
     DropPass();
@@ -335,38 +341,54 @@ class DataLeak final : public KeptRule {
     Chance chance;
     double seen = 0, found = 0;                    // rows of this evaluation
     double labelled_seen = 0, labelled_found = 0;  // of them in passes that compare something with a target
-    double clean = 0, full = 0;            // of them in passes with no / with at least 90 % training rows
+    double clean = 0, full = 0;       // of them in passes with no / with at least 90 % training rows
     double stretch = 0, longest = 0;  // rows of passes one after another without a training row; the longest
     double pass_rows = 0, pass_found = 0;  // of the newest pass, which may prove to be part of training
-    double trained = 0;                    // rows of the training's batches so far, those not seen included
+    double batch = 0, pass_batch = 0;      // rows of the training's largest batch, and of the newest pass
+    // Rows of passes over batches of the training's size, and of others, and what was found in the latter.
+    double alike = 0, unlike = 0, unlike_found = 0;
+    double trained = 0;  // rows of the training's batches so far, those not seen included
     WindowOverlap windows;
     WindowOverlap::Told pass_windows;  // of the newest pass
     // Windows of passes with targets: without a row of the training, and with one, which look at its rows.
     WindowOverlap::Told apart, left_out;
-    double covered = 0;  // share of the training's rows that are known, of late
+    double covered = 0;                   // share of the training's rows that are known, of late
+    double lately = 0, lately_known = 0;  // rows of the training since the last evaluation, and known ones
     void Cover(const std::vector<std::uint64_t>& hashes) {
       if (hashes.empty()) return;
       const auto known =
           std::count_if(hashes.begin(), hashes.end(), [&](std::uint64_t hash) { return rows.Has(hash); });
       covered += (static_cast<double>(known) / static_cast<double>(hashes.size()) - covered) / 8;
+      lately += static_cast<double>(hashes.size());
+      lately_known += static_cast<double>(known);
     }
-    // The training set is looked at beside another, both shuffled: of its batches as many rows are known as of
-    // all that was trained on, and beside them is a stretch of batches without one, which would hold some if
-    // the two were mixed.
+    // The training set is looked at beside another, both shuffled: of its batches as many rows are known as
+    // of all that was trained on, and beside them is a stretch of batches without one, which would hold some
+    // if the two were mixed; or batches of another size, none of which holds one.
     [[nodiscard]] bool LooksAtBoth() const {
       const double others = seen - longest;
       if (!(others > 0) || !(longest > 0) || !(found > 0) || !(trained > 0)) return false;
       const double share = std::min(found / others, 1 - 1e-9);
-      const double known = std::max(covered, rows.size() / trained);
+      const double known = std::max(lately > 0 ? lately_known / lately : covered, rows.size() / trained);
+      if (alike > 0 && found >= kAsTrained * known * alike && unlike >= kFewest && unlike_found == 0)
+        return true;
       return share >= kAsTrained * known && -longest * std::log1p(-share) >= kNotByChance;
     }
     static constexpr double kAsTrained = 0.75;  // of the share of known rows, at least
+    static constexpr double kFewest = 16;       // rows of batches of another size
     static constexpr double kNotByChance = 14;  // logarithm of a chance of one in a million
     void VisitFields(Fields& io) {
       io("covered", covered);
+      io("lately", lately);
+      io("lately_known", lately_known);
       io("stretch", stretch);
       io("longest", longest);
       io("trained", trained);
+      io("batch", batch);
+      io("pass_batch", pass_batch);
+      io("alike", alike);
+      io("unlike", unlike);
+      io("unlike_found", unlike_found);
       io("rows", rows);
       io("chance", chance);
       io("seen", seen);
@@ -392,11 +414,14 @@ class DataLeak final : public KeptRule {
         input.seen = input.labelled_seen;
         input.found = input.labelled_found;
       }
-      if (input.seen > 0) Compare(trial, name, input, sink);
+      if (input.seen > 0) {
+        Compare(trial, name, input, sink);
+        input.lately = input.lately_known = 0;
+      }
       Windows(trial, name, input, sink);
       input.apart = input.left_out = {};
       input.seen = input.found = input.clean = input.full = 0;
-      input.stretch = input.longest = 0;
+      input.stretch = input.longest = input.alike = input.unlike = input.unlike_found = 0;
       input.labelled_seen = input.labelled_found = 0;
     }
     labelled_ = false;
@@ -497,8 +522,8 @@ RuleSpec Spec() {
   RuleSpec spec = SpecMadeBy(kName, kParams, [](const Limits& limits, const Parameters&) -> MadeRule {
     return std::unique_ptr<Rule>(Together(std::make_unique<DataLeak>(limits), BoostedDataLeak()));
   });
-  spec.version = 9;  // 9: folds in which the weights are set back; 6: beside passes with targets; 7: without
-                     // "all_labels"; 8: windows, of boosting
+  spec.version = 10;  // 10: a training set shuffled again; 9: folds in which the weights are set back; 6:
+                      // beside passes with targets; 7: without "all_labels"; 8: windows, of boosting
   spec.summary = "rows of evaluations that are rows of the training, and targets among the inputs";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;

@@ -131,17 +131,20 @@ TEST(DataLeak, RowsThatRepeatByChance_AreSilent) {
   EXPECT_TRUE(Findings(Story(Bits, [](int i) { return 1000 + i; })).empty());
 }
 
-// 1,200 training rows in batches of 60, of which 20 are recorded, once; then, in an order of their own, passes
-// over `looked` (numbers of rows), 20 of each batch of 60, and passes over 300 rows of `others`.
-FakeTrial Shuffled(const std::function<int(int)>& looked, const std::function<int(int)>& others) {
+// 1,200 training rows in batches of 60, of which 20 are recorded, once; then, in an order of their own,
+// passes over `looked` (numbers of rows), 20 of each batch of 60, and passes over 300 rows of `others`.
+// `size`: rows of the batches of `others`, of which there are fewer if it is another size than the
+// training's.
+FakeTrial Shuffled(const std::function<int(int)>& looked, const std::function<int(int)>& others,
+                   std::int64_t size = 60) {
   FakeTrial trial;
-  const auto sample = [&](const std::function<int(int)>& number) {
+  const auto sample = [&](const std::function<int(int)>& number, std::int64_t rows = 60) {
     std::vector<double> values;
     for (int i = 0; i < 20; ++i) {
       const std::vector<double> one = Measured(number(i));
       values.insert(values.end(), one.begin(), one.end());
     }
-    trial.Sample("sample/Net_input_0", {20, 8}, values, DType::kFloat32, {60, 8});
+    trial.Sample("sample/Net_input_0", {20, 8}, values, DType::kFloat32, {rows, 8});
   };
   for (int step = 0; step < 20; ++step) {
     trial.Step();
@@ -155,9 +158,9 @@ FakeTrial Shuffled(const std::function<int(int)>& looked, const std::function<in
     trial.Step(Mode::kEval).Loss(1);
     sample([&](int i) { return looked(order[static_cast<std::size_t>(60 * batch + i)]); });
   }
-  for (int batch = 0; batch < 15; ++batch) {
+  for (int batch = 0; batch < (size == 60 ? 15 : 1); ++batch) {
     trial.Step(Mode::kEval).Loss(1);
-    sample([&](int i) { return others(order[static_cast<std::size_t>(20 * batch + i)]); });
+    sample([&](int i) { return others(order[static_cast<std::size_t>(20 * batch + i)]); }, size);
   }
   trial.Step();
   return trial;
@@ -167,6 +170,8 @@ TEST(DataLeak, TrainingSetShuffledAnew_EvaluatedBeside_IsSilent) {
   const auto as_it_is = [](int i) { return i; };
   const auto fresh = [](int i) { return 5000 + i; };
   EXPECT_TRUE(Findings(Shuffled(as_it_is, fresh)).empty());
+  EXPECT_TRUE(Findings(Shuffled(as_it_is, fresh, 1000)).empty());  // the other set in one batch
+  EXPECT_EQ(Findings(Shuffled(as_it_is, as_it_is, 1000)).size(), 1U);
   EXPECT_EQ(Findings(Shuffled(as_it_is, as_it_is)).size(), 1U);  // all evaluations are of the training set
   // Splits that overlap by three fifths, beside a set that does not.
   EXPECT_EQ(Findings(Shuffled([](int i) { return i % 5 < 3 ? i : 9000 + i; }, fresh)).size(), 1U);

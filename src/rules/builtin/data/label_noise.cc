@@ -662,7 +662,7 @@ class LabelNoise final : public KeptRule {
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<LabelNoise>(kName, kParams);
   // 6: noise that was drawn anew; 7: that is drowned; 8: data that are; 10: own targets, hidden times
-  // 14: tests by hand make no targets; 15: rows of all inputs; 16: "own_answers"
+  // 14: tests by hand make no targets; 15: rows of all inputs; 16: "own_answers", few rows
   spec.version = 16;
   spec.summary = "labels of the training that contradict each other, the inputs, or all that was learned";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };

@@ -34,7 +34,7 @@ namespace {
 constexpr const char* kName = "TrainValSkew";
 constexpr std::size_t kMaxInputs = 16;
 constexpr std::size_t kMaxMade = 64;  // models whose inputs are made by the graph
-constexpr double kMaxKurtosis = 20;  // above it, a sample says little about the spread
+constexpr double kMaxKurtosis = 20;   // above it, a sample says little about the spread
 
 struct Limits {
   std::int64_t rows;
@@ -582,7 +582,7 @@ RuleSpec Spec() {
   // 5: targets; 6: silent of data that a policy collects; 7: and of rollouts; 8: of boosting, places, ids; 9:
   // rows that come again count once; 10: learnt rows are not collected; 11: integers that Keras makes floats
   // of
-  spec.version = 11;
+  spec.version = 12;
   spec.summary = "inputs of evaluations that are distributed otherwise than those of the training";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;

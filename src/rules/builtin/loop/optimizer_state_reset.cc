@@ -216,7 +216,7 @@ class OptimizerStateReset final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<OptimizerStateReset>(kName, kParams);
-  spec.version = 3;  // 2: of a function that trains; 3: weights that are loaded between
+  spec.version = 4;  // 2: of a function that trains; 3: weights that are loaded between; 4: stages
   spec.summary = "an optimizer that is made anew again and again, and loses its state";
   spec.needs = [](const Parameters&) -> std::vector<Need> {
     return {{.collection = "gradients", .roles = {Role::kGradient}, .forms = Bit(format::Form::kSummary)}};

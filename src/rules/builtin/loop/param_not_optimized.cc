@@ -315,9 +315,8 @@ class ParamNotOptimized final : public KeptRule {
     for (const auto& [name, parameter] : facts.parameters())
       if (parameter.requires_grad && !parameter.optimizer.empty())
         shapes[parameter.model].insert(parameter.shape);
-    return std::any_of(shapes.begin(), shapes.end(), [&](const auto& model) {
-      return model.second.size() > 1 && model.second == leaves;
-    });
+    return std::any_of(shapes.begin(), shapes.end(),
+                       [&](const auto& model) { return model.second.size() > 1 && model.second == leaves; });
   }
 
   // Models that give a loss and of which no optimizer holds anything, while all that they could learn is
@@ -471,7 +470,7 @@ RuleSpec Spec() {
   RuleSpec spec = SpecOf<ParamNotOptimized>(kName, kParams);
   spec.aliases = {"UnregisteredParameter", "OptimizerDetached"};
   // 2: "made_in_forward"; what Keras compiled; 3: gradients that are handed over; 4: parameters of losses
-  spec.version = 4;
+  spec.version = 5;
   spec.summary =
       "parameters that get gradients and belong to no optimizer, or that a compiled step leaves out";
   spec.needs = [](const Parameters&) { return std::vector<Need>{SampleNeeds().front()}; };

@@ -550,7 +550,7 @@ RuleSpec Spec() {
   // 8: Keras' losses of probabilities, "arguments_exchanged", "bounded_scores", dropped numbers;
   // 9: "relu_into_probabilities", and what Keras' graph says; 10: "sigmoid_into_categorical", "one_class",
   // classes that a pooled ReLU silences; 11: "softmax_of_one" of regressions
-  spec.version = 11;
+  spec.version = 12;
   spec.summary =
       "a loss that is given something else than it needs: probabilities for scores, or the reverse";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };

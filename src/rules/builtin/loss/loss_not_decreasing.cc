@@ -153,6 +153,7 @@ class Luff final : public KeptRule {
     }
     tracker_.OnStep(view);
     const std::vector<LossValue>& losses = view.index.losses();
+    mutual_ = mutual_ || PullTogether(view);
     for (const LossValue& loss : losses) {
       if (loss.worker != losses.front().worker) continue;
       Judge(view, loss, sink);
@@ -172,6 +173,7 @@ class Luff final : public KeptRule {
     io("trained", trained_, 2);
     io("phases", phases_);
     io("constant", constant_);
+    io("mutual", mutual_);
   }
 
  private:
@@ -183,6 +185,20 @@ class Luff final : public KeptRule {
       const bool alike = low == call.target.values.end() || *low == *high;
       if (trained_.size() < 2) trained_.insert(alike ? std::string(kAlike) : call.kind);
     }
+  }
+
+  // Whether of two losses of a step each has for its target what the other has for its answer: both sides are
+  // learnt, as codes and what they stand for (VQ-VAE). Such distances grow from next to nothing as the model
+  // learns to use its codes.
+  static bool PullTogether(const StepView& view) {
+    const std::vector<LossCall>& calls = LossReader::Read(view);
+    for (std::size_t i = 0; i < calls.size(); ++i) {
+      const SampleValues &answer = calls[i].output, &target = calls[i].target;
+      if (!answer.is_float() || answer.values.size() < 2 || answer.values == target.values) continue;
+      for (std::size_t j = i + 1; j < calls.size(); ++j)
+        if (calls[j].output.values == target.values && calls[j].target.values == answer.values) return true;
+    }
+    return false;
   }
 
   // The hook follows signs through the graph and names losses that enter the roots with a minus only.
@@ -362,7 +378,7 @@ class Luff final : public KeptRule {
     } else {
       above_since_.try_emplace(name, step);
     }
-    if (above && step - above_since_[name] >= limits_.rise_steps) {
+    if (above && !mutual_ && step - above_since_[name] >= limits_.rise_steps) {
       Finding finding = Base(view, loss, "rising", series);
       finding.severity = Severity::kStop;
       finding.since_step = series.best_step() >= 0 ? series.best_step() : above_since_[name];
@@ -439,6 +455,7 @@ class Luff final : public KeptRule {
   static constexpr double kRounding = 1e-6;  // a few units in the last place of a float32
   Phases phases_;
   OneValue constant_;
+  bool mutual_ = false;    // two losses whose answers and targets are each other's
   std::string maximised_;  // kind of a loss
   std::int64_t maximised_updates_ = 0;
   std::set<std::string> trained_;  // the first two different kinds of losses of the training
@@ -460,7 +477,7 @@ RuleSpec Spec() {
     return std::unique_ptr<Rule>(new Original(limits, std::move(selector), mode));
   });
   // 5: "constant"; 6: values learnt from their own estimates; 7: tests by hand are none; 8: several
-  // optimizers
+  // optimizers, codes
   spec.version = 8;
   spec.summary =
       "a loss that rises and stays up, does not fall in a long time, never changes, or is maximised";

@@ -95,6 +95,28 @@ TEST(LossNotDecreasing, AMinusThatIsWithdrawn_Heals) {
   EXPECT_TRUE(findings[0].healed);
 }
 
+// A loss that rises, beside two squared errors, of which the second has the answer and target of the first
+// exchanged (`mutual`), or others.
+FakeTrial Codes(bool mutual) {
+  FakeTrial trial;
+  for (int step = 0; step < 260; ++step) {
+    trial.Step().Loss(step < 40 ? 1 : 3 + 0.01 * (step % 3), "loss_output_0");
+    trial.Loss(0.25, "MSELoss_output_0").Loss(0.25, "MSELoss_output_1");
+    trial.Sample("sample/MSELoss_input_0", {2, 2}, {1, 2, 3, 4})
+        .Sample("sample/MSELoss_input_1", {2, 2}, {1, 1, 3, 4});
+    trial.Sample("sample/MSELoss_input_2", {2, 2}, {1, 1, 3, mutual ? 4.0 : 5.0});
+    trial.Sample("sample/MSELoss_input_3", {2, 2}, {1, 2, 3, 4});
+  }
+  return trial;
+}
+
+TEST(LossNotDecreasing, CodesAndWhatTheyStandFor_PullEachOther_AndMayRise) {
+  EXPECT_TRUE(FindingsOf(Codes(true)).empty());
+  const auto findings = FindingsOf(Codes(false));
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "rising");
+}
+
 // Losses by step, of batches that are numbered by `batch`; `second` is the step from which another optimizer
 // steps; `type` is that of gradients, `gradient` one of them.
 FakeTrial Values(const std::function<double(int)>& loss, const std::function<int(int)>& batch,

@@ -152,9 +152,10 @@ TEST(ParamNotOptimized, AnOlderCopyThatAPenaltyReaches_IsSilent) {
     std::string foreign;
     for (const char* shape : {"[4, 4]", "[4, 2]", "[7, 2]"})
       if (shapes.find(shape) != std::string::npos)
-        foreign += std::string(foreign.empty() ? "" : ", ") + R"({"shape": )" + shape + R"(, "optimizer": null})";
-    return R"({"kind": "reach", "without_gradient": [], "without_gradient_count": 0, "foreign": [)" + foreign +
-           R"(], "reached_count": 2})";
+        foreign +=
+            std::string(foreign.empty() ? "" : ", ") + R"({"shape": )" + shape + R"(, "optimizer": null})";
+    return R"({"kind": "reach", "without_gradient": [], "without_gradient_count": 0, "foreign": [)" +
+           foreign + R"(], "reached_count": 2})";
   };
   const std::string model = Model("\"Adam\"", "\"Adam\"");
   EXPECT_TRUE(FindingsOf(Tell({model, reach("[4, 4] [4, 2]")}), "ParamNotOptimized").empty());
@@ -559,15 +560,15 @@ TEST(FrozenAtInit, LoadedTrainedAndRandomOnPurpose_AreSilent) {
 }
 
 // `local`: updates that each makes before the other does.
-// `near`: as neighbours that average a part of their weights after each update. `shared`: both get the same batches. `asked`: how many of them evaluations ask.
+// `near`: as neighbours that average a part of their weights after each update. `shared`: both get the same
+// batches. `asked`: how many of them evaluations ask.
 FakeTrial Replicas(double second_start, double drift, int average_every = 0, int local = 0,
                    bool shared = false, int asked = 0, bool near = false) {
   FakeTrial trial;
   const auto model = [](const char* name, const char* optimizer) {
     return std::string(R"({"name": ")") + name +
            R"(", "type": "Net", "modules": [{"path": "", "type": "Net", "number": )" +
-           (name == std::string("Net") ? "0" : "1") +
-           R"(}], "parameters": [{"path": "w", "name": ")" + name +
+           (name == std::string("Net") ? "0" : "1") + R"(}], "parameters": [{"path": "w", "name": ")" + name +
            R"(_w", "shape": [2], "requires_grad": true, "optimizer": ")" + optimizer + R"("}]})";
   };
   trial.SetDocument(

@@ -24,8 +24,8 @@ constexpr const char* kName = "ReplicaDivergence";
 constexpr std::size_t kMaxTensors = 64;    // compared per pair of replicas
 constexpr std::size_t kMaxReplicas = 256;  // workers, or models in one process
 constexpr std::int64_t kFirstCaptures = 4;
-constexpr std::int64_t kEarly = 2, kLate = 4;  // captures whose distances are averaged
-constexpr double kGrown = 2;                   // of the late ones to the early ones
+constexpr std::int64_t kEarly = 2, kLate = 8;  // captures whose distances are averaged
+constexpr double kGrown = 4;                   // of the late ones to the early ones
 
 struct Limits {
   std::int64_t updates;
@@ -371,7 +371,7 @@ class ReplicaDivergence final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<ReplicaDivergence>(kName, kParams);
-  spec.version = 2;  // 2: models that take turns
+  spec.version = 3;  // 2: models that take turns; 3: that are compared, or stay near
   spec.summary = "replicas of a model that began equal and are no longer so";
   spec.needs = [](const Parameters&) -> std::vector<Need> {
     return {{.collection = "weights", .roles = {Role::kWeight}, .forms = Bit(format::Form::kSummary)}};
