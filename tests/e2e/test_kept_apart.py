@@ -9,12 +9,13 @@ from .conftest import Luff
 FAULTS = {
     "cleared": ("AccumulationScale", "cleared"),
     "own_answers": ("LabelNoise", "own_answers"),
+    "zeros": ("SymmetricUnits", "zeros"),
     "dice_of_scores": ("LossFormula", "overlap_of_scores"),
     "both_maximised": ("LossNotDecreasing", "maximised"),
     "far_too_high": ("WeightUpdateRatio", "replaced"),
     "eps_of_one": ("WeightUpdateRatio", "damped"),
 }
-MEANT = ("attacked", "gathered", "added", "labels", "dice", "adversaries", "two_networks")
+MEANT = ("attacked", "gathered", "added", "labels", "head_of_zeros", "dice", "adversaries", "two_networks")
 
 
 @pytest.mark.parametrize("name", FAULTS)

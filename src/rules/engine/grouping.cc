@@ -142,6 +142,10 @@ constexpr std::array kConsequences = std::to_array<Consequence>({
     {"Swapping", "", "InputBound", ""},
     {"TrainValSkew", "", "NoBetterThanConstant", ""},
     {"TrainValSkew", "", "Overfit", ""},
+    // Weights of zero give zeros, and pass nothing back.
+    {"SymmetricUnits", "zeros", "ConstantOutput", ""},
+    {"SymmetricUnits", "zeros", "DeadRelu", ""},
+    {"SymmetricUnits", "zeros", "NoGradient", ""},
     {"TrainValSkew", "absent", "LabelNoise", "unrelated"},
     {"TrainValSkew", "mixed", "LabelNoise", "unrelated"},
     {"TrainValSkew", "absent", "TrainValSkew", "mixed"},  // what never varies is correlated with nothing

@@ -176,6 +176,15 @@ TEST(Grouping, WhatSaturatesAfterWeightsWereReplaced_FollowsFromIt) {
   EXPECT_EQ(LeaderOf(Caused("LabelNoise", "unrelated", 56), std::vector{rate}), "");
 }
 
+TEST(Grouping, WhatAWeightOfZeroKills_FollowsFromIt) {
+  Finding zeros = Caused("SymmetricUnits", "zeros", 3);
+  zeros.since_step = 0;
+  Finding dead = Caused("DeadRelu", "dead", 2);
+  dead.since_step = 0;
+  EXPECT_TRUE(TakesOver(zeros, dead));
+  EXPECT_EQ(LeaderOf(Caused("ConstantOutput", "", 40), std::vector{zeros}), zeros.id);
+}
+
 TEST(Grouping, TargetsThatSeemUnrelated_FollowFromSortedBatchesAndLostColumns) {
   const Finding unrelated = Caused("LabelNoise", "unrelated", 204);
   for (const Finding& cause : {Caused("BatchOrder", "sorted", 152), Caused("TrainValSkew", "absent", 74),

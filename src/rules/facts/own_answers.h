@@ -1,6 +1,4 @@
 #pragma once
-#include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -23,26 +21,9 @@ class OwnAnswers {
   static constexpr double kUnsure = 0.5;  // of the loss of even probabilities
   static constexpr std::size_t kMost = 64;  // classes that are counted
 
-  /// Adds the rows of the only loss of a TRAIN step. `loss`: its value. Returns whether they are, once.
-  [[nodiscard]] bool Add(std::int64_t step, const LabelledRows& rows, double loss) {
-    if (over_) return false;
-    // A loss that falls afterwards is what own answers make of it.
-    const bool unsure = loss >= kUnsure * std::log(static_cast<double>(rows.classes));
-    const bool begins = steps_ > 0 || (step <= kBegins && rows.classes > 1 && unsure);
-    over_ = !begins || rows.labels.empty() || rows.labels != rows.predictions;
-    if (over_) return false;
-    ++steps_;
-    for (const std::int64_t label : rows.labels) {
-      rows_ += 1;
-      if (counts_.size() < kMost || counts_.contains(label)) counts_[label] += 1;
-    }
-    double most = 0;
-    for (const auto& [label, count] : counts_) most = std::max(most, count);
-    if (rows_ < kRows || steps_ < kSteps || rows_ - most < kOthers) return false;
-    over_ = true;
-    return true;
-  }
-  [[nodiscard]] double rows() const noexcept { return rows_; }
+  /// Adds a TRAIN step. Returns whether its targets are the model's answers, once; then `finding` says so.
+  [[nodiscard]] bool OnTrainStep(const StepView& view, LossReader* reader, std::size_t max_classes,
+                                 Finding* finding);
   void VisitFields(Fields& io) {
     io("over", over_);
     io("steps", steps_);
@@ -51,6 +32,8 @@ class OwnAnswers {
   }
 
  private:
+  [[nodiscard]] bool Add(std::int64_t step, const LabelledRows& rows, double loss);
+
   bool over_ = false;
   std::int64_t steps_ = 0;
   double rows_ = 0;

@@ -90,6 +90,14 @@ def labels():
     own_answers(lambda _, rows: y[rows])
 
 
+def zeros(layers):
+    """All weights, or those of the last layer, begin at zero."""
+    for layer in layers:
+        nn.init.zeros_(layer.weight)
+        nn.init.zeros_(layer.bias)
+    labels()
+
+
 def dice(squash):
     scores = network(1)
     steps = torch.optim.Adam(scores.parameters(), lr=4e-3)
@@ -143,6 +151,8 @@ RUNS = {
     "added": added,
     "own_answers": own_answers,
     "labels": labels,
+    "zeros": lambda: zeros([layer for layer in model if isinstance(layer, nn.Linear)]),
+    "head_of_zeros": lambda: zeros([model[-1]]),
     "dice_of_scores": lambda: dice(lambda scores: scores),
     "dice": lambda: dice(torch.sigmoid),
     "both_maximised": lambda: two_networks(-1),

@@ -513,30 +513,8 @@ class LabelNoise final : public KeptRule {
 
   // Targets that the model has made itself, before it knows anything.
   void OwnAnswer(const StepView& view, Sink& sink) {
-    const std::vector<LossCall>& calls = LossReader::Read(view);
-    if (calls.size() != 1 || !calls.front().value || !calls.front().output.is_float() ||
-        !calls.front().whole())
-      return;
-    const LossCall& call = calls.front();
-    const Recognition known = reader_.Recognise(call);
-    const std::optional<LabelledRows> rows =
-        known.by_value ? LabelledRowsOf(call, known, kMaxClasses) : std::nullopt;
-    if (!rows || !own_answers_.Add(view.rows.info.mode_step, *rows, *call.value)) return;
     Finding finding = Begin(view.rows.info, "own_answers");
-    finding.tensor = view.trial.tensor(call.loss).name;
-    finding.what = fmt::format("the targets of {} are the model's own answers", call.kind);
-    finding.why = fmt::format(
-        "all {:.0f} targets since the first step are the class of the highest score, of a model whose loss "
-        "said "
-        "that it knows nothing: it learns to be sure of whatever it says",
-        own_answers_.rows());
-    finding.remedy = "give the loss the labels of the data: criterion(outputs, labels), not the predictions";
-    finding.causes = {"predictions in the place of the labels",
-                      "outputs.argmax() that is taken for the target"};
-    finding.evidence = {{"rows", own_answers_.rows()}};
-    finding.threshold =
-        fmt::format("all of {:g} rows and {} captured steps (Luff)", OwnAnswers::kRows, OwnAnswers::kSteps);
-    sink.Report(std::move(finding));
+    if (own_answers_.OnTrainStep(view, &reader_, kMaxClasses, &finding)) sink.Report(std::move(finding));
   }
 
   // Rows of next tokens that follow in another row of the batch.

@@ -1,6 +1,7 @@
 #include <cmath>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/format.h"
@@ -49,6 +50,7 @@ class SymmetricUnits final : public KeptRule {
   void OnStep(const StepView& view, Sink& sink) override {
     const query::StepInfo& info = view.rows.info;
     if (info.mode != query::Mode::kTrain) return;
+    Zeros(view, sink);
     query::TensorId lead = format::kNoId;
     std::uint32_t worker = 0;
     double units = 0;
@@ -123,9 +125,59 @@ class SymmetricUnits final : public KeptRule {
   void VisitFields(Fields& io) override {
     io("weights", weights_, kMaxWeights);
     io("open", open_);
+    io("began", began_);
+    io("all_zero", all_zero_);
+    io("zeros_open", zeros_open_);
   }
 
  private:
+  // Weights of two layers or more, all of which began at zero and are exactly zero after updates: what one
+  // layer gives is zero, so that the next one gets no gradient, and passes none back. Layers that may begin
+  // at zero (a last one, the second of a pair) have others before them, and leave it with the first update.
+  void Zeros(const StepView& view, Sink& sink) {
+    const query::StepInfo& info = view.rows.info;
+    std::vector<query::TensorId> zeros;
+    bool others = false;
+    for (const auto& [entry, tensor] : view.index.units(Role::kWeight)) {
+      if (entry.worker != view.index.first_worker()) continue;
+      const Summary* summary = view.memo.SummaryOf(view, entry.tensor, entry.worker);
+      const bool zero = summary != nullptr && summary->count > 0 && summary->zero_count == summary->count;
+      if (zero) zeros.push_back(entry.tensor);
+      others = others || !zero;
+    }
+    if (zeros.empty() && !others) return;
+    const bool all = zeros.size() >= 2 && !others;
+    if (!std::exchange(began_, true)) all_zero_ = all && info.mode_step == 0;
+    if (!all_zero_) return;
+    if (!all) {
+      all_zero_ = false;
+      if (!zeros_open_.empty()) sink.Heal("zeros", zeros_open_, info.mode_step);
+      zeros_open_.clear();
+      return;
+    }
+    if (info.update < kUpdates || !zeros_open_.empty()) return;
+    Finding finding = FindingAt(kName, "zeros", view, TensorAt{zeros.front(), view.index.first_worker()});
+    zeros_open_ = finding.tensor;
+    for (std::size_t i = 1; i < zeros.size(); ++i)
+      finding.other_tensors.push_back(view.trial.tensor(zeros[i]).name);
+    finding.severity = Severity::kStop;
+    finding.since_step = 0;
+    finding.what = fmt::format("the weights of all {} layers are zero, and stay so", zeros.size());
+    finding.why = fmt::format(
+        "each layer gives zeros whatever it gets, so that the next one gets no gradient and passes none "
+        "back: after "
+        "{} updates every weight is exactly zero, and only biases of the last layer can learn",
+        info.update);
+    finding.remedy =
+        "initialise the weights at random (the framework's default does); zeros are for biases and last "
+        "layers only";
+    finding.causes = {"nn.init.zeros_ or constant_ of all parameters",
+                      "tensors made with torch.zeros as weights"};
+    finding.evidence = {{"layers", static_cast<double>(zeros.size())}, {"updates", info.update}};
+    finding.threshold = fmt::format("a fact, after {} updates (Luff)", kUpdates);
+    sink.Report(std::move(finding));
+  }
+
   struct Weight {
     bool seen = false;
     std::int64_t moved = 0;  // captures at which it had moved, with its rows still equal
@@ -142,13 +194,17 @@ class SymmetricUnits final : public KeptRule {
   const Limits limits_;
   std::map<std::string, Weight> weights_;  // by worker and name
   std::string open_;
+  static constexpr std::int64_t kUpdates = 3;
+  bool began_ = false, all_zero_ = false;  // a step was seen; all weights have been zero since the first
+  std::string zeros_open_;
 };
 
 }  // namespace
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<SymmetricUnits>(kName, kParams);
-  spec.summary = "all units of a layer are copies of each other, and stay so";
+  spec.version = 2;  // 2: "zeros"
+  spec.summary = "all units of a layer are copies of each other, or all weights zero, and stay so";
   spec.needs = [](const Parameters& all) { return std::vector{WeightRowsNeed(IntervalOf(all))}; };
   return spec;
 }

@@ -53,6 +53,33 @@ TEST(SymmetricUnits, EqualRowsThatDoNotMove_OrPartAfterOneUpdate_AreSilent) {
   EXPECT_TRUE(FindingsOf(last_layer, "SymmetricUnits", ParameterSet::kLuff).empty());
 }
 
+// Two layers; `moves`: of the second one, from the first update on.
+std::vector<Finding> OfZeros(double first, double moves, int steps = 4, int layers = 2) {
+  FakeTrial trial;
+  for (int step = 0; step < steps; ++step) {
+    trial.Step();
+    if (layers > 1) Matrix(trial, "a.weight", {{first, -first}, {first, 0.5 * first}});
+    Matrix(trial, "b.weight", {{moves * step, 0}, {0, -moves * step}});
+  }
+  return FindingsOf(trial, "SymmetricUnits", ParameterSet::kLuff);
+}
+
+TEST(SymmetricUnits, AllWeightsThatStayZero_Stop) {
+  const auto findings = OfZeros(0, 0);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "zeros");
+  EXPECT_EQ(findings[0].severity, Severity::kStop);
+  EXPECT_EQ(findings[0].step, 3);
+  EXPECT_EQ(findings[0].other_tensors.size(), 1U);
+}
+
+TEST(SymmetricUnits, LayersThatMayBeginAtZero_AreSilent) {
+  EXPECT_TRUE(OfZeros(0.5, 0).empty());      // a head of zeros that nothing moves has layers before it
+  EXPECT_TRUE(OfZeros(0, 0.1).empty());      // behind a sigmoid, say
+  EXPECT_TRUE(OfZeros(0, 0, 4, 1).empty());  // a logistic regression
+  EXPECT_TRUE(OfZeros(0, 0, 3).empty());     // too early
+}
+
 TEST(SymmetricUnits, ZerosAndOneRow_AreNotJudged) {
   FakeTrial trial;
   for (int step = 0; step < 4; ++step) {
