@@ -80,6 +80,7 @@ constexpr std::array kExceptions = std::to_array<Exception>({
     {"NoGradient", "backward_unused"},
     {"NoGradient", "first_step_only"},
     {"NoGradient", "softmax_of_one"},
+    {"NoGradient", "unused_twin"},
     {"NonFinite", "evaluation"},
     {"ScheduleCollapse", "other_optimizer"},
 });
