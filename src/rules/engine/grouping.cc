@@ -113,6 +113,9 @@ constexpr std::array kConsequences = std::to_array<Consequence>({
     {"PageableCopy", "", "HostSync", "copy"},
     // Giving memory back to the driver waits for the device.
     {"AllocatorThrash", "", "HostSync", "synchronize"},
+    // Rows that never meet their own targets contradict each other, and tell nothing of them.
+    {"LabelNoise", "two_loaders", "LabelNoise", "contradiction"},
+    {"LabelNoise", "two_loaders", "LabelNoise", "unrelated"},
     {"LabelNoise", "", "Overfit", ""},
     {"LabelNoise", "", "Overtraining", ""},
     {"Overfit", "", "Overtraining", ""},
