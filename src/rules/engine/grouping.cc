@@ -80,6 +80,7 @@ constexpr std::array kExceptions = std::to_array<Exception>({
     {"NoGradient", "backward_unused"},
     {"NoGradient", "first_step_only"},
     {"NoGradient", "softmax_of_one"},
+    {"NoGradient", "unused_twin"},
     {"NonFinite", "evaluation"},
     {"ScheduleCollapse", "other_optimizer"},
 });
@@ -115,6 +116,9 @@ constexpr std::array kConsequences = std::to_array<Consequence>({
     // What a model answers itself leaves classes out, and changes.
     {"LabelNoise", "own_answers", "ClassImbalance", ""},
     {"LabelNoise", "own_answers", "LabelNoise", "contradiction"},
+    // Rows that never meet their own targets contradict each other, and tell nothing of them.
+    {"LabelNoise", "two_loaders", "LabelNoise", "contradiction"},
+    {"LabelNoise", "two_loaders", "LabelNoise", "unrelated"},
     {"LabelNoise", "", "Overfit", ""},
     {"LabelNoise", "", "Overtraining", ""},
     {"Overfit", "", "Overtraining", ""},

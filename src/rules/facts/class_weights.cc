@@ -1,5 +1,7 @@
 #include "rules/facts/class_weights.h"
 
+#include <algorithm>
+#include <iterator>
 #include <numeric>
 #include <utility>
 
@@ -11,7 +13,8 @@ namespace {
 constexpr double kUneven = 2;   // largest class over smallest, from which frequencies say something
 constexpr double kEqual = 0.1;  // of a weight, beside what chance does to the counts
 constexpr double kMostSlack = 1.4;
-constexpr double kFewest = 30;  // targets of a class
+constexpr double kFewest = 30;                          // targets of a class
+constexpr double kFewestTested = 10, kZeroShare = 0.5;  // of a class of weight 0: share beside an even one
 
 }  // namespace
 
@@ -41,6 +44,33 @@ ClassWeights::Known* ClassWeights::Count(const std::string& key, const LabelledR
   if (known.counts.size() != rows.classes) known.counts.assign(rows.classes, 0);
   for (const std::int64_t label : rows.labels) ++known.counts[static_cast<std::size_t>(label)];
   return &known;
+}
+
+ClassWeights::Known* ClassWeights::Evaluate(const std::string& key, const LabelledRows& rows) {
+  Known& known = known_.at(key);
+  for (std::vector<double>* counts : {&known.evaluated, &known.answered})
+    if (counts->size() != rows.classes) counts->assign(rows.classes, 0);
+  for (std::size_t i = 0; i < rows.labels.size(); ++i) {
+    ++known.evaluated[static_cast<std::size_t>(rows.labels[i])];
+    ++known.answered[static_cast<std::size_t>(rows.predictions[i])];
+  }
+  return &known;
+}
+
+std::int64_t ClassWeights::Known::ZeroClass(std::int64_t samples) const {
+  const double trained = std::accumulate(counts.begin(), counts.end(), 0.0);
+  const std::size_t classes = counts.size();
+  if (positive || classes < 3 || weights.size() != classes || evaluated.size() != classes ||
+      trained < static_cast<double>(samples) || 2 * std::ranges::count(weights, 0.0) > std::ssize(weights))
+    return -1;
+  const double tested = std::accumulate(evaluated.begin(), evaluated.end(), 0.0);
+  for (std::size_t c = 0; c < classes; ++c) {
+    const double even = 1 / static_cast<double>(classes);
+    if (weights[c] == 0 && counts[c] >= kFewest && counts[c] >= kZeroShare * even * trained &&
+        evaluated[c] >= kFewestTested && evaluated[c] >= kZeroShare * even * tested && answered[c] == 0)
+      return static_cast<std::int64_t>(c);
+  }
+  return -1;
 }
 
 std::string ClassWeights::Known::Fault(std::int64_t samples) const {

@@ -25,22 +25,33 @@ class ClassWeights {
     std::vector<double> counts;   // targets by class
     bool positive = false;        // of positives
     bool told = false;
+    std::vector<double> evaluated,
+        answered;            // by class: labels and answers of evaluations that count all rows
+    std::int64_t zero = -1;  // class of weight 0 that is reported
     void VisitFields(Fields& io) {
       io("weights", weights, kMost);
       io("counts", counts, kMost);
       io("positive", positive);
       io("told", told);
+      io("evaluated", evaluated, kMost);
+      io("answered", answered, kMost);
+      io("zero", zero);
       io.Check(!weights.empty(), "weights");
     }
     /// What the weights are, in words, if they follow the frequency of classes; "" if they do not, or less
     /// than `samples` targets were seen, or classes are about even.
     [[nodiscard]] std::string Fault(std::int64_t samples) const;
+    /// A class of weight 0, which comes at least half as often as others in the training and comes in
+    /// evaluations, but is never answered there; -1 if there is none.
+    [[nodiscard]] std::int64_t ZeroClass(std::int64_t samples) const;
   };
 
   void OnStep(const StepView& view);
   [[nodiscard]] bool Has(const std::string& key) const { return known_.contains(key); }
   /// Adds the targets of a call whose key Has knows.
   Known* Count(const std::string& key, const LabelledRows& rows);
+  /// Adds the labels and answers of an evaluation that counts all of its rows.
+  Known* Evaluate(const std::string& key, const LabelledRows& rows);
   void VisitFields(Fields& io) { io("known", known_, LossReader::kMaxKinds); }
 
  private:

@@ -7,12 +7,14 @@ answers shows the labels. Both become a sample of that loss, without a value.
 
 from __future__ import annotations
 
+import json
 import math
 import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -26,6 +28,7 @@ from luff.torch.capture._memory import copy_of_rows, is_readable, numbers_in
 from luff.torch.capture._modules import tensors_in
 from luff.torch.capture._names import shapes_of
 from luff.torch.evidence._batches import Batches, Place, same_values
+from luff.torch.evidence._counted import counts_all
 from luff.torch.evidence._step import Step, StepContext
 from luff.torch.evidence._unused_passes import UnusedPasses
 from luff.torch.evidence._written_likelihoods import Pair
@@ -108,6 +111,9 @@ class _Head:
     plain: bool  # the loss gets the output as it is, but for axes of length 1
     link: Link = _as_it_is  # what it gets, of the output
     shown: bool = False  # labels were compared with its answers
+    counted: bool = False  # and all that are right were counted
+    told: bool = False  # which was recorded
+    looks: int = 2  # at the code that compares
 
 
 @dataclass(slots=True)
@@ -277,14 +283,17 @@ class Answers:
         Batches.on = True
         return known
 
-    def compared(self, one: Any, other: Any) -> None:
-        """Called when two tensors were compared for equality."""
+    def compared(self, one: Any, other: Any, equal: FrameType | None = None) -> None:
+        """Called when two tensors are compared. `equal`: the frame that asks whether they are equal."""
         if not (isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor)):
             return
         for scores in self._scores:
             if scores.head.kind in _ERRORS:
                 continue
             if scores.labels is None and (self._shows(scores, one, other) or self._shows(scores, other, one)):
+                if scores.head.looks and not scores.head.counted:
+                    scores.head.looks -= 1
+                    scores.head.counted = counts_all(equal)
                 return
 
     def _shows(self, scores: _Scores, answers: Any, labels: Any) -> bool:
@@ -330,6 +339,9 @@ class Answers:
             shown = one.labels or one.given
             if shown is None or step.sampled_losses.get(kind, 0) > call:
                 continue
+            if one.head.counted and not one.head.told:
+                one.head.told = True
+                session.event_json(json.dumps({"kind": "answers_counted", "loss": kind, "call": call}))
             labels = shown.words.reshape((-1, *one.shape[1:]))  # as the training has them
             for index, (dtype, shape, words) in enumerate(
                 ((one.rows.dtype, one.rows.shape, one.rows.words), (shown.dtype, one.shape, labels))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ import numpy as np
 import torch
 
 from luff.torch.capture._memory import address_of, copy_of_rows, is_readable, numbers_in
+from luff.torch.evidence._broken_pairs import BrokenPairs
 
 __all__ = ["Batches", "Place", "same_values"]
 
@@ -75,13 +77,17 @@ def _equal_numbers(tensor: Any, shape: tuple[int, ...], numbers: Any) -> bool:
 class Batches:
     """Weak references to the tensors of the newest batch. Under the hook's lock and guard, but for `on`."""
 
-    on = False  # batches are looked at: from the first loss that got an output of a model on, in all of the process
+    #: Batches are looked at: from the first loss that got an output of a model on, or since two loaders that shuffle
+    #: are in use, in all of the process.
+    on = False
 
     def __init__(self) -> None:
         self._tensors: list[weakref.ref[Any]] = []
+        self.pairs = BrokenPairs()
+        #: Called with a batch and the iterator that has given it.
+        self.given: Callable[..., None] = self._given
 
-    def given(self, batch: Any) -> None:
-        """Called when a loader has given a batch."""
+    def _given(self, batch: Any, _iterator: Any = None) -> None:
         self._tensors = []
         items = batch.values() if isinstance(batch, dict) else batch
         if isinstance(items, torch.Tensor) or not isinstance(items, (list, tuple, type({}.values()))):
@@ -91,6 +97,18 @@ class Batches:
                 if len(self._tensors) == _MOST:
                     return
                 self._tensors.append(weakref.ref(item))
+
+    def started(self, loader: Any, iterator: Any, number: int | None) -> None:
+        """Called when a loader was started."""
+        if self.pairs.started(loader, iterator, number):
+            Batches.on, self.given = True, self._given_by_one
+        else:
+            self.given = self._given
+
+    def _given_by_one(self, batch: Any, iterator: Any = None) -> None:
+        if self.pairs.on:
+            self.pairs.given(batch, iterator)
+        self._given(batch)
 
     def trained(self, place: Place, target: Any) -> None:
         """Called when a loss was computed in training."""

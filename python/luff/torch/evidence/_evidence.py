@@ -73,6 +73,8 @@ class Evidence:
         self.accumulated = Accumulated()
         self.attention = Attention(context)
         self._graph_values = GraphValues()
+        self._pairs = self.answers.batches.pairs
+        self._pairs.waiting = self._graph_values.first_axis.waiting  # one list fewer that each step looks at
         self._rounding = Rounding()
         self._handed = HandedGradients()
         self.statistics = Statistics()
@@ -131,6 +133,8 @@ class Evidence:
         if context.step is not None and context.step.samples:
             step = clock.mode_steps[_TRAIN] - clock.first_train_step
             nodes: list[Any] = []
+            if self._pairs.on and not context.saved_hooks:
+                self._pairs.backward_begins(roots)
             if context.saved_hooks:
                 self.mixing.leave_out()
             elif self._graph_values.due(step) or self.mixing.due:

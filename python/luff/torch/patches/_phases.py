@@ -160,7 +160,7 @@ def _waiting(original: Method) -> Method:
         finally:
             leave_phase(_DATA_WAIT)
         if Batches.on and (hook := hooks.current()) is not None and hook.live and not hook.asleep:
-            hook.guarded("batch", hook.machine.evidence.answers.batches.given, batch)
+            hook.guarded("batch", hook.machine.evidence.answers.batches.given, batch, self)
         return batch
 
     return __next__
@@ -197,6 +197,8 @@ def _starting(original: Method) -> Method:
             number = hook.guarded("loader", hook.machine.loaders.started, self, iterator)
             if number is not None:
                 hook.guarded("loader", _numbers.__setitem__, iterator, number)
+                batches = hook.machine.evidence.answers.batches
+                hook.guarded("loader", batches.started, self, iterator, number)
             hook.guarded("late", install_late)
         return iterator
 

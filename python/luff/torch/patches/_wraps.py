@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any, TypeGuard
@@ -284,7 +285,8 @@ def _comparing(original: Method) -> Method:
             hook = hooks.current()
             # A call of another thread, which may compare anything, would count as training, and take the turn.
             if _listens(hook) and hook.machine.turn.here():
-                hook.told("answers", hook.machine.evidence.answers.compared, self, other)
+                frame = sys._getframe(1)
+                hook.told("answers", hook.machine.evidence.answers.compared, self, other, frame)
         return original(self, other)
 
     return compare

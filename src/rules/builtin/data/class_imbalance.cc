@@ -3,15 +3,18 @@
 #include <deque>
 #include <map>
 #include <numeric>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "base/format.h"
 #include "rules/facts/class_weights.h"
 #include "rules/facts/common_needs.h"
+#include "rules/facts/json_event.h"
 #include "rules/facts/labelled_rows.h"
 #include "rules/facts/loss_call.h"
 #include "rules/facts/passes.h"
+#include "rules/facts/sample.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
 #include "rules/kit/select.h"
@@ -135,13 +138,23 @@ class Luff final : public KeptRule {
       passes_.OnTrainStep(view);
       weightings_.OnStep(view);
     }
+    for (const auto& event : view.index.json_events("answers_counted")) {
+      const auto loss = event->find("loss");
+      const double call = NumberIn(*event, "call");
+      if (call >= 0 && call < 64 && loss != event->end() && loss->is_string() &&
+          counted_.size() < LossReader::kMaxKinds)
+        counted_.insert(KeyOfCall(loss->get<std::string>(), static_cast<std::size_t>(call)));
+    }
     for (const LossCall& call : reader_.Read(view)) {
       if (kinds_.size() >= LossReader::kMaxKinds && !kinds_.contains(call.key)) continue;
       Kind& kind = kinds_[call.key];
       const Recognition found = reader_.Recognise(call);
       if (mode == query::Mode::kEval) {
-        if (const auto rows = LabelledRowsOf(call, found, kMaxClasses); rows)
+        if (const auto rows = LabelledRowsOf(call, found, kMaxClasses); rows) {
           Evaluated(view, call, *rows, &kind, sink);
+          if (counted_.contains(call.key) && weightings_.Has(call.key) && IsOfSamples(view, call))
+            Zero(view, call, weightings_.Evaluate(call.key, *rows), sink);
+        }
         continue;
       }
       if (weightings_.Has(call.key)) {
@@ -168,6 +181,7 @@ class Luff final : public KeptRule {
     io("reader", reader_);
     io("passes", passes_);
     io("weightings", weightings_);
+    io("counted", counted_, LossReader::kMaxKinds);
   }
 
  private:
@@ -192,6 +206,54 @@ class Luff final : public KeptRule {
     finding.evidence = {{"ratio", *most / *least}, {"weight", known->weights.front()}};
     finding.threshold =
         "weights in proportion to the counts, or pos_weight the share or odds of positives (Luff)";
+    sink.Report(std::move(finding));
+  }
+
+  // Whether a call has one label for each row of a model's input: not for each place of a text or an image.
+  static bool IsOfSamples(const StepView& view, const LossCall& call) {
+    if (call.target.whole_shape.empty()) return false;
+    for (const ModelInput& input : ModelInputsOf(view)) {
+      const auto shape = view.trial.Shape(input.entry->tensor, view.rows.info.global_step,
+                                          query::Mode::kGlobal, input.entry->worker);
+      if (!shape.ok()) continue;
+      const auto& whole = shape->global_shape.empty() ? shape->shape : shape->global_shape;
+      if (!whole.empty() && whole.front() == call.target.whole_shape.front()) return true;
+    }
+    return false;
+  }
+
+  // A class that the loss leaves out and the evaluation counts.
+  void Zero(const StepView& view, const LossCall& call, ClassWeights::Known* known, Sink& sink) const {
+    const std::int64_t zero = known->ZeroClass(limits_.samples);
+    if (known->zero >= 0) {
+      const auto before = static_cast<std::size_t>(known->zero);
+      if (before < known->weights.size() && known->weights[before] == 0) return;
+      sink.Heal("weight_of_zero", view.trial.tensor(call.loss).name, view.rows.info.mode_step);
+      known->zero = -1;
+    }
+    if (zero < 0) return;
+    known->zero = zero;
+    const auto at = static_cast<std::size_t>(zero);
+    const double trained = known->counts[at] / Sum(known->counts);
+    const double tested = known->evaluated[at] / Sum(known->evaluated);
+    Finding finding = FindingAt(kName, "weight_of_zero", view, TensorAt{call.loss, call.worker});
+    finding.since_step = 0;
+    finding.what = fmt::format(
+        "class {} has weight 0 in the loss, and {:.2g} % of the rows that are evaluated", zero, 100 * tested);
+    finding.why = fmt::format(
+        "the loss leaves {:.2g} % of the training's rows out, so that the model never answers {}; the "
+        "evaluation counts all of them as wrong",
+        100 * trained, zero);
+    finding.remedy =
+        "give the class a weight above 0; if it means that there is no label, take its rows out of the "
+        "evaluation, too";
+    finding.causes = {"a weight of 0 for a background class that this data does not have",
+                      "a list of ignored labels that names a real class"};
+    finding.evidence = {{"class", static_cast<double>(zero)},
+                        {"trained", trained},
+                        {"evaluated", tested},
+                        {"answered", known->answered[at]}};
+    finding.threshold = "weight 0, at least half of an even share on both sides, never answered (Luff)";
     sink.Report(std::move(finding));
   }
 
@@ -340,6 +402,7 @@ class Luff final : public KeptRule {
   Passes passes_;
   ClassWeights weightings_;
   std::map<std::string, Kind> kinds_;
+  std::set<std::string> counted_;  // keys of losses whose evaluations count all answers
 };
 
 }  // namespace
@@ -352,7 +415,7 @@ RuleSpec Spec() {
       return std::unique_ptr<Rule>(new Original(std::move(labels), std::move(predictions), limits));
     return std::unique_ptr<Rule>(new Luff(limits));
   });
-  spec.version = 4;  // 2: cause "absent"; 3: "weights_upside_down"; 4: Passes by samples
+  spec.version = 5;  // 2: cause "absent"; 3: "weights_upside_down"; 4: Passes by samples; 5: "weight_of_zero"
   spec.summary =
       "rare classes that nothing weights, and that are not predicted; classes that are never trained";
   spec.needs = [](const Parameters& all) -> std::vector<Need> {

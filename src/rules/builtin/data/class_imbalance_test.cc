@@ -186,5 +186,62 @@ TEST(ClassImbalance, Original_AtTheThresholds) {
   EXPECT_EQ(story(100, 71), 1U);
 }
 
+// Three classes, of which the loss leaves the first out; the model answers one of the others, or all.
+struct ZeroStory {
+  std::string weights = "[0, 1, 1]";
+  std::vector<double> shares = {0.3, 0.4, 0.3}, tested = {0.3, 0.4, 0.3};
+  bool counted = true;     // the evaluation counts all answers
+  bool answered = false;   // the model answers the class all the same
+  std::int64_t rows = 32;  // of the model's input
+};
+
+std::string WeighedWithZero(const ZeroStory& story) {
+  FakeTrial trial;
+  std::mt19937 random(4);
+  std::uniform_real_distribution<double> uniform;
+  const auto tell = [&](query::Mode mode, const std::vector<double>& shares) {
+    std::discrete_distribution<int> drawn(shares.begin(), shares.end());
+    Batch batch;
+    for (int i = 0; i < 32; ++i) {
+      const int label = drawn(random);
+      batch.ids.push_back(label);
+      for (int c = 0; c < 3; ++c)
+        batch.scores.push_back((c == 0 && !story.answered ? -4 : c == label ? 2 : 0) + uniform(random));
+    }
+    testing::TellClasses(&trial, batch, 3, mode, 0.37);
+    const std::vector<double> input(static_cast<std::size_t>(story.rows) * 2, 0.5);
+    trial.Sample("sample/Net_input_0", {story.rows, 2}, input);
+  };
+  for (int step = 0; step < 60; ++step) {
+    tell(query::Mode::kTrain, story.shares);
+    if (step == 0)
+      trial.EventJson(R"({"kind": "loss_weights", "loss": "CrossEntropyLoss", "call": 0, "weight": )" +
+                      story.weights + "}");
+    if (step % 20 != 19) continue;
+    for (int i = 0; i < 4; ++i) {
+      tell(query::Mode::kEval, story.tested);
+      if (story.counted)
+        trial.EventJson(R"({"kind": "answers_counted", "loss": "CrossEntropyLoss", "call": 0})");
+    }
+  }
+  std::string causes;
+  for (const Finding& one : FindingsOf(trial)) causes += one.cause;
+  return causes;
+}
+
+TEST(ClassImbalance, AClassOfWeightZeroThatTheEvaluationCounts_IsNamed) {
+  EXPECT_EQ(WeighedWithZero({}), "weight_of_zero");
+}
+
+TEST(ClassImbalance, ClassesThatAreLeftOutOnPurpose_AreSilent) {
+  EXPECT_EQ(WeighedWithZero({.weights = "[1, 1, 1]"}), "");
+  EXPECT_EQ(WeighedWithZero({.weights = "[0.01, 1, 1]"}), "");
+  EXPECT_EQ(WeighedWithZero({.counted = false}), "");             // the evaluation may mask them
+  EXPECT_EQ(WeighedWithZero({.tested = {0, 0.6, 0.4}}), "");      // it has no rows of the class
+  EXPECT_EQ(WeighedWithZero({.shares = {0.02, 0.58, 0.4}}), "");  // hardly any in the training
+  EXPECT_EQ(WeighedWithZero({.answered = true}), "");             // another loss trains it
+  EXPECT_EQ(WeighedWithZero({.rows = 8}), "");                    // labels of places, with padding
+}
+
 }  // namespace
 }  // namespace luff::rules::class_imbalance_test

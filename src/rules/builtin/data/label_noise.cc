@@ -9,6 +9,7 @@
 
 #include "base/format.h"
 #include "rules/facts/asked_first.h"
+#include "rules/facts/broken_pairs.h"
 #include "rules/facts/common_needs.h"
 #include "rules/facts/dependence.h"
 #include "rules/facts/exchanged_tokens.h"
@@ -76,6 +77,7 @@ class LabelNoise final : public KeptRule {
       if (last_.mode_step >= 0) Foreign(sink);
       last_.Take(view.rows.info);
       Training(view, sink);
+      TwoLoaders(view, sink);
       passes_.OnTrainStep(view);
     } else {
       asked_first_.OnPass(view, !view.index.losses().empty() || !LossReader::Read(view).empty());
@@ -542,6 +544,14 @@ class LabelNoise final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
+  void TwoLoaders(const StepView& view, Sink& sink) {
+    for (const auto& event : view.index.json_events("broken_pairs")) {
+      Finding finding = Begin(view.rows.info, "two_loaders");
+      if (TellBrokenPairs(*event, &finding) && told_.insert("two_loaders").second)
+        sink.Report(std::move(finding));
+    }
+  }
+
   // A part of the training's targets that belongs to other rows.
   void Foreign(Sink& sink) {
     const std::optional<ForeignTargets::Found> found =
@@ -640,7 +650,7 @@ class LabelNoise final : public KeptRule {
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<LabelNoise>(kName, kParams);
   // 6: noise that was drawn anew; 7: that is drowned; 8: data that are; 10: own targets, hidden times
-  // 14: tests by hand make no targets; 15: rows of all inputs; 16: "own_answers", few rows
+  // 14: tests by hand make no targets; 15: rows of all inputs; 16: "own_answers", few rows, "two_loaders"
   spec.version = 16;
   spec.summary = "labels of the training that contradict each other, the inputs, or all that was learned";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };

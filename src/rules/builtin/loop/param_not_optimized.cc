@@ -10,6 +10,7 @@
 #include "rules/facts/model_facts.h"
 #include "rules/facts/step_memo.h"
 #include "rules/facts/trainable_sets.h"
+#include "rules/facts/untrained_criteria.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
 #include "rules/kit/select.h"
@@ -59,6 +60,7 @@ class ParamNotOptimized final : public KeptRule {
       used_[entry.tensor] = true;
       names_.insert(ParameterOfGradient(tensor.name));
     }
+    criteria_.OnStep(view);
     for (const ReachFacts& reach : ReachesOf(view.index)) Judge(view, reach, sink);
     const auto compiled = compiled_.OnStep(view, names_);
     for (const auto& over : compiled_.over()) Heal(CauseOf(over.fault), view, sink, over.model);
@@ -77,6 +79,7 @@ class ParamNotOptimized final : public KeptRule {
     io("loads", loads_, kMaxLoads);
     io("open", open_);
     io("compiled", compiled_);
+    io("criteria", criteria_);
   }
 
  private:
@@ -233,7 +236,9 @@ class ParamNotOptimized final : public KeptRule {
     for (const OptimizerFacts& optimizer : facts.optimizers()) {
       if (IsForeign(optimizer)) stale.insert(optimizer.name);
     }
-    const std::set<std::string> losses = UntrainedLosses(view, facts);
+    const std::set<std::string> zeros = UntrainedLosses(view, facts);
+    std::set<std::string> losses = criteria_.Models(facts);
+    losses.insert(zeros.begin(), zeros.end());
     std::set<std::string> suspects;
     std::int64_t trainable = 0;
     std::int64_t optimized = 0;
@@ -249,7 +254,7 @@ class ParamNotOptimized final : public KeptRule {
       // A model without any parameter in an optimizer may be a teacher, a critic or a metric, as long as
       // another model is trained, or a copy that computes gradients for what an optimizer holds.
       const bool others = (any_optimized && !all_foreign) || (elsewhere && !idle);
-      // A loss whose parameters are all zero is none of these.
+      // A loss whose parameters are all zero, or that gets labels, is none of these.
       if (others && !facts.IsPartlyOptimized(parameter.model) && !losses.contains(parameter.model)) continue;
       if (WasLoaded(facts, parameter)) continue;
       suspects.insert(name);
@@ -297,7 +302,11 @@ class ParamNotOptimized final : public KeptRule {
         const ParameterFacts* parameter = facts.Find(name);
         return parameter != nullptr && losses.contains(parameter->model);
       });
-      Tell(view, both, all, all_foreign || HoldsForeign(facts), of_loss, sink);
+      const bool drawn = std::ranges::any_of(both, [&](const std::string& name) {
+        const ParameterFacts* parameter = facts.Find(name);
+        return parameter != nullptr && !zeros.contains(parameter->model);
+      });
+      Tell(view, both, all, all_foreign || HoldsForeign(facts), of_loss, drawn, sink);
     } else {
       Heal("not_in_optimizer", view, sink);
     }
@@ -363,7 +372,7 @@ class ParamNotOptimized final : public KeptRule {
   }
 
   void Tell(const StepView& view, const std::set<std::string>& names, bool all, bool copy, bool of_loss,
-            Sink& sink) {
+            bool drawn, Sink& sink) {
     Finding finding = FindingAt(kName, "not_in_optimizer", view, TensorAt{format::kNoId});
     finding.tensor = open_.try_emplace("not_in_optimizer", *names.begin()).first->second;
     for (const std::string& name : names) {
@@ -392,10 +401,10 @@ class ParamNotOptimized final : public KeptRule {
                       "a part that should be frozen is not"};
     if (!copy) std::swap(finding.causes[0], finding.causes[1]);
     if (of_loss) {
-      finding.why =
-          "they are the parameters of a loss, and all zero: the loss reaches them and asks for a change, but "
-          "no "
-          "update will change them";
+      finding.why = fmt::format(
+          "they are the parameters of a loss or of its head, and {}: the loss reaches them and asks for a "
+          "change, but no update will change them",
+          drawn ? "stay as they were drawn" : "all zero");
       finding.remedy =
           "give the optimizer the loss's parameters, too: [*model.parameters(), *criterion.parameters()]; "
           "what is not meant to be trained is frozen by requires_grad_(False)";
@@ -462,6 +471,7 @@ class ParamNotOptimized final : public KeptRule {
   std::vector<Load> loads_;
   std::map<std::string, std::string> open_;  // `Open` -> tensor
   TrainableSets compiled_;
+  UntrainedCriteria criteria_;
 };
 
 }  // namespace
@@ -469,7 +479,8 @@ class ParamNotOptimized final : public KeptRule {
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<ParamNotOptimized>(kName, kParams);
   spec.aliases = {"UnregisteredParameter", "OptimizerDetached"};
-  // 2: "made_in_forward"; what Keras compiled; 3: gradients that are handed over; 4: parameters of losses
+  // 2: "made_in_forward"; what Keras compiled; 3: gradients that are handed over; 4: parameters of losses;
+  // 5: of those that are not zero; older copies
   spec.version = 5;
   spec.summary =
       "parameters that get gradients and belong to no optimizer, or that a compiled step leaves out";

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <optional>
 #include <set>
@@ -11,6 +12,7 @@
 #include "rules/facts/loss_input.h"
 #include "rules/facts/model_facts.h"
 #include "rules/facts/step_memo.h"
+#include "rules/facts/unused_twins.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
 #include "rules/kit/select.h"
@@ -25,6 +27,7 @@ using format::Role;
 constexpr const char* kName = "NoGradient";
 constexpr std::size_t kMaxModules = 1 << 17;
 constexpr std::uint32_t kMaxOptimizers = 4096;
+constexpr std::int64_t kTwinUpdates = 128;  // without a call of a module; a phase of a training may be short
 
 struct Limits {
   std::int64_t fast, front, late;
@@ -43,6 +46,7 @@ class NoGradient final : public KeptRule {
 
   void OnStep(const StepView& view, Sink& sink) override {
     const query::StepInfo& info = view.rows.info;
+    if (info.mode == query::Mode::kTrain || info.mode == query::Mode::kEval) twins_.OnStep(view);
     if (info.mode != query::Mode::kTrain) return;
     makers_.OnStep(view);
     for (const auto& event : view.index.json_events("softmax_of_one"))
@@ -53,8 +57,16 @@ class NoGradient final : public KeptRule {
       if (tensor.role == Role::kOutput && entry.row.form == Bit(Form::kShape) && order_.size() < kMaxModules)
         order_.try_emplace(tensor.module_path, static_cast<std::int64_t>(order_.size()));
     }
-    for (const auto& [entry, tensor] : view.index.summaries(Role::kWeight))
-      SeenOf(tensor).all_zero = entry.summary.count > 0 && entry.summary.zero_count == entry.summary.count;
+    for (const Role role : {Role::kWeight, Role::kBias})
+      for (const auto& [entry, tensor] : view.index.summaries(role)) {
+        Seen& seen = SeenOf(tensor);
+        if (role == Role::kWeight)
+          seen.all_zero = entry.summary.count > 0 && entry.summary.zero_count == entry.summary.count;
+        const Summary& now = entry.summary;
+        seen.moved = seen.moved || (seen.last >= 0 && std::abs(now.sum - seen.sum) > 1e-12 * now.abs_sum);
+        seen.sum = now.sum;
+        seen.last = info.mode_step;
+      }
     for (const auto& [entry, tensor] : view.index.summaries(Role::kGradient)) {
       Seen& seen = SeenOf(tensor);
       ++seen.rows;
@@ -93,6 +105,7 @@ class NoGradient final : public KeptRule {
     io("open", open_);
     io("makers", makers_);
     io("singles", singles_, kMostSingles);
+    io("twins", twins_);
     io("of_term", of_term_, kMostOfTerm);
     io("term", term_, kLongest);
     io("by_value", by_value_);
@@ -102,8 +115,12 @@ class NoGradient final : public KeptRule {
   struct Seen {  // of the tensor of a gradient or weight
     std::int64_t rows = 0, last = -1, last_nonzero = -1;
     bool all_zero = false;
+    double sum = 0;      // of a weight
+    bool moved = false;  // it is not what it was
     void VisitFields(Fields& io) {
       io("rows", rows);
+      io("sum", sum);
+      io("moved", moved);
       io("last", last);
       io("last_nonzero", last_nonzero);
       io("all_zero", all_zero);
@@ -206,6 +223,7 @@ class NoGradient final : public KeptRule {
     }
     JudgeZero(view, zero, held, first, sink);
     JudgeSingle(view, facts, sink);
+    JudgeTwins(view, facts, none, sink);
     JudgeRecurrent(view, recurrent, sink);
   }
 
@@ -284,6 +302,35 @@ class NoGradient final : public KeptRule {
         "1)); for a "
         "probability of two classes use a sigmoid, or a layer with two outputs";
     finding.causes = {"dim=-1 over scores with a last axis of length 1", "a softmax after nn.Linear(n, 1)"};
+    sink.Report(std::move(finding));
+  }
+
+  // A module that never runs, while one of its kind runs more than once in its place.
+  void JudgeTwins(const StepView& view, const ModelFacts& facts, const std::vector<One>& none, Sink& sink) {
+    std::set<std::string> idle;
+    for (const One& one : none) {
+      const Seen* weight = SeenOf(one.name);
+      const Seen* gradient = SeenOf("gradient/" + one.name);
+      if (one.updates >= kTwinUpdates && gradient == nullptr &&
+          (weight == nullptr ? IsBiasName(one.name) : !weight->moved))
+        idle.insert(one.name);
+    }
+    const auto found = twins_.Judge(facts, idle);
+    if (!found) return Heal("unused_twin", view, sink);
+    Finding finding = Found(view, "unused_twin", found->weights, false);
+    finding.threshold = fmt::format("never in {} updates, nor in an evaluation (Luff)", kTwinUpdates);
+    finding.what =
+        fmt::format("{} never runs, and {}, of the same kind and shape, runs {} in each forward pass",
+                    found->unused, found->used, found->times == 2 ? "twice" : "three times");
+    finding.why =
+        "the optimizer holds its weights, and no loss reaches them: what it should compute, another module "
+        "computes, whose weights serve two purposes";
+    finding.remedy = fmt::format(
+        "call {} in forward() where it is meant, in the place of one of the calls of {}; remove it if they "
+        "are to share their weights",
+        found->unused, found->used);
+    finding.causes = {"a copied line of forward() that still names the other module"};
+    finding.evidence = {{"calls", found->times}, {"parameters", found->weights.size()}};
     sink.Report(std::move(finding));
   }
 
@@ -529,6 +576,7 @@ class NoGradient final : public KeptRule {
   std::vector<std::string> of_term_;  // parameters whose loss is a term without a graph
   std::string term_;                  // that loss
   bool by_value_ = false;             // it has a graph of its own
+  UnusedTwins twins_;
 };
 
 }  // namespace
@@ -540,7 +588,7 @@ RuleSpec Spec() {
     return std::unique_ptr<Rule>(new NoGradient(limits));
   });
   // 4: an optimizer of another network is told from a head that begins late; 5: a ReLU at the output;
-  // 6: "softmax_of_one"; 7: "graphless_term"
+  // 6: "softmax_of_one"; 7: "graphless_term", "unused_twin"
   spec.version = 7;
   spec.aliases = {"AdapterNotTraining"};
   spec.summary = "parameters of the optimizer that get no gradient, or exact zeros";
