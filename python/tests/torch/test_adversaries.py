@@ -112,6 +112,19 @@ def test_a_generator_that_helps(watched, of_critic, of_generator):
     assert not looking.on
 
 
+def test_nobody_looks_when_the_run_is_over(watched):
+    hook, _ = watched(ROLES)
+    critic, generator = Critic(), Generator()
+    d = torch.optim.SGD(critic.parameters(), 1e-3)
+    g = torch.optim.SGD(generator.parameters(), 1e-3)
+    critic(generator(torch.randn(16, 4))).mean().backward()
+    d.step()
+    g.zero_grad()
+    assert looking.on
+    hook.close()
+    assert not looking.on
+
+
 def test_several_updates_of_the_critic(watched):
     assert play(watched, of_means, lambda f, _: f.mean(), critics=5) == TOLD
 

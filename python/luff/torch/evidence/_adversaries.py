@@ -306,7 +306,7 @@ class Adversaries(WaitingEvents):
         self._updates = dict(updates)
         calls, self._calls = self._calls, []
         if self._context.clock.mode_steps[_TRAIN] - self._from > (_STEPS if self._critics else _IDLE):
-            self._rest()
+            self.rest()
         elif len(moved) == 1 and self._context.recorder is not None:
             for record, optimizer in self._context.recorder.living():
                 if record.number == moved[0]:
@@ -400,9 +400,10 @@ class Adversaries(WaitingEvents):
 
     def _close(self) -> None:
         self._closed = True
-        self._rest()
+        self.rest()
 
-    def _rest(self) -> None:
+    def rest(self) -> None:
+        """Looks no more, until models or optimizers are others."""
         self.on = False
         looking.set(False)
         self._made, self._calls, self._critics, self._pair, self._rounds = [], [], {}, None, 0

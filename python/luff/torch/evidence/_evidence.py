@@ -239,6 +239,7 @@ class Evidence:
     def finish(self, session: Session) -> None:
         """Waits for the answers of children at the end of the run, for a bounded time that all of them share."""
         until = time.monotonic() + _WAIT_S
+        self._adversaries.rest()
         self.nonfinite.publish(session, until)
         for asked in (self.causal, self.mixing, self.padding, self.places, self.masks):
             asked.record(session, until)
