@@ -460,3 +460,130 @@ def test_weights_of_other_axes_that_fit_their_product_are_nothing(mix):
     nodes = list(nodes_behind([mix(x @ x, x).sum().grad_fn], 100))
     users = users_of(nodes)
     assert not any(is_crossed(node.name(), node, users) for node in nodes)
+
+
+class Inside(Speaker):
+    """Computes its loss itself and returns nothing else."""
+
+    def __init__(self, shift, masked=True):
+        super().__init__(masked)
+        self.shift = shift
+
+    def forward(self, ids, labels):
+        scores = super().forward(ids)
+        if self.shift:
+            scores, labels = scores[:, :-1], labels[:, 1:]
+        return nn.CrossEntropyLoss()(scores.reshape(-1, 11), labels.reshape(-1))
+
+
+@pytest.mark.parametrize("shift", [False, True])
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize("own", [False, True])
+def test_a_model_that_returns_its_loss_only_is_asked_for_what_the_loss_gets(watched, shift, masked, own):
+    hook, session = watched({SAMPLE})
+    model = Inside(shift, masked)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for ids, _ in tokens(6):
+        optimizer.zero_grad()
+        model(ids, labels=ids.clone() if own else ids).backward()
+        optimizer.step()
+    hook.close()
+    (event,) = told(session, "causal")
+    assert (event["copied"], event["sees"]) == (not shift, not masked)
+    assert (event["elsewhere"], event["alone"]) == (False, False)
+
+
+def test_ids_that_an_encoder_gets_are_no_input_of_what_another_model_says(watched):
+    """An autoencoder of text in two models: the encoder sees no later tokens, the decoder gets its last state only."""
+
+    class Encoder(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words, self.reads = nn.Embedding(11, 11), nn.GRU(11, 11, batch_first=True)
+
+        def forward(self, ids):
+            return self.reads(self.words(ids))
+
+    class Decoder(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.writes, self.head = nn.GRU(11, 16, batch_first=True), nn.Linear(16, 11)
+
+        def forward(self, state, length):
+            return self.head(self.writes(state[0][:, None].expand(-1, length, -1))[0])
+
+    hook, session = watched({SAMPLE})
+    encoder, decoder = Encoder(), Decoder()
+    optimizer = torch.optim.SGD([*encoder.parameters(), *decoder.parameters()], lr=0.01)
+    for ids, _ in tokens(6):
+        optimizer.zero_grad()
+        out = decoder(encoder(ids)[1], 12)
+        nn.CrossEntropyLoss()(out.flatten(0, 1), ids.flatten()).backward()
+        optimizer.step()
+    hook.close()
+    (event,) = told(session, "causal")
+    assert (event["copied"], event["sees"], event["elsewhere"]) == (True, False, True)
+
+
+def test_a_table_of_words_outside_of_the_model_says_nothing(watched):
+    hook, session = watched({SAMPLE})
+    words, model = nn.Embedding(11, 16), nn.GRU(16, 11, batch_first=True)
+    optimizer = torch.optim.SGD([*words.parameters(), *model.parameters()], lr=0.01)
+    for ids, _ in tokens(6):
+        optimizer.zero_grad()
+        nn.CrossEntropyLoss()(model(words(ids))[0].flatten(0, 1), ids.flatten()).backward()
+        optimizer.step()
+    hook.close()
+    (event,) = told(session, "causal")
+    assert event["elsewhere"] and event["alone"]
+
+
+def test_what_codes_each_token_alone_may_be_an_autoencoder(watched):
+    hook, session = watched({SAMPLE})
+    model = nn.Sequential(nn.Embedding(11, 4), nn.Tanh(), nn.Linear(4, 11))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for ids, _ in tokens(6):
+        optimizer.zero_grad()
+        nn.CrossEntropyLoss()(model(ids).flatten(0, 1), ids.flatten()).backward()
+        optimizer.step()
+    hook.close()
+    (event,) = told(session, "causal")
+    assert (event["copied"], event["alone"], event["elsewhere"]) == (True, True, False)
+
+
+def test_scores_in_another_form_are_those_of_the_model(watched):
+    hook, session = watched({SAMPLE})
+    model = Speaker()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for ids, _ in tokens(6):
+        optimizer.zero_grad()
+        scores = (model(ids) / 0.7).transpose(1, 2).float().log_softmax(1)
+        F.nll_loss(scores, ids).backward()
+        optimizer.step()
+    hook.close()
+    (event,) = told(session, "causal")
+    assert (event["copied"], event["sees"], event["elsewhere"]) == (True, False, False)
+
+
+@pytest.mark.parametrize("kind", ["cleared", "attack", "single"])
+def test_targets_of_passes_that_were_cleared(watched, kind):
+    _, session = watched({SAMPLE})
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for number, (x, y) in enumerate(cases.batches(16)):
+        if kind == "attack":
+            y = torch.tensor([0, 1, 2] * 100)[: len(y)]
+        if kind == "single" and number % 4 < 3:
+            x, y = x[:1], y[:1]
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        if number % 4 == 3:
+            optimizer.step()
+    events = told(session, "accumulation")
+    assert [event["passes"] for event in events] == [4] * 4
+    assert events[0]["targets"][0] is None and events[1]["targets"][0] is not None
+    for event in events:
+        known = [one for one in event["targets"] if one is not None]
+        assert len(event["targets"]) == 4 and len(known) >= 3
+        assert (len(set(known)) == 1) is (kind == "attack")
+        assert (len({one for one in event["sizes"] if one is not None}) == 1) is (kind != "single")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import torch
@@ -22,7 +23,8 @@ __all__ = ["Accumulated", "first_bytes", "is_multiple"]
 
 _PASSES = 256  # in one update
 _WINDOWS = 4  # updates recorded from the start; after them only those at powers of two
-_LOOK = 512  # elements of a gradient that are compared
+_LOOK = 512  # elements of a gradient, or of a loss's target, that are compared
+_TOLD = 16  # passes of an update whose factors and targets are told
 _PENDING = 8
 _ALONE = 64
 _PARALLEL = 1e-6  # of a squared cosine
@@ -36,6 +38,8 @@ class Accumulated(WaitingEvents):
         super().__init__()
         self.weighted = False  # the current backward pass was given a gradient of the loss
         self._factors: list[float | None] = []
+        #: Of each pass but the process's first, whether others follow is known: a hash of the loss's target, its size.
+        self._targets: list[tuple[int, int] | None] = []
         self.count = 0
         self._added = True  # whether each pass found the gradient of the previous one
         self._last = b""  # bytes of a gradient after the last backward pass
@@ -56,6 +60,10 @@ class Accumulated(WaitingEvents):
         if not self.weighted:
             factor = self._factor(step, roots, losses.last_scaled, losses.readable(step))
         self._factors.append(factor)
+        if self.count > 1 or self._windows:
+            target = None if factor is None else _target(roots[0])
+            # The last one takes the place of those before.
+            self._targets = [*self._targets[: _TOLD - 1], target]
         self._models = models
         if self.count > 1:
             if self._watched is None:
@@ -78,13 +86,17 @@ class Accumulated(WaitingEvents):
             gradient = getattr(self._watched, "grad", None)
             now = first_bytes(gradient)
             untouched = bool(self._last) and self._last == now
+            if len(self._targets) < min(self.count, _TOLD):
+                self._targets.insert(0, None)
             multiple = untouched or is_multiple(self._last, now, getattr(gradient, "dtype", None))
             self.waiting.append(
                 {
                     "kind": "accumulation",
                     "optimizer": number,
                     "passes": self.count,
-                    "factors": self._factors[:16],
+                    "factors": self._factors[:_TOLD],
+                    "targets": [None if one is None else one[0] for one in self._targets],
+                    "sizes": [None if one is None else one[1] for one in self._targets],
                     "added": self._added,
                     "untouched": untouched,
                     "multiple": multiple,
@@ -97,6 +109,7 @@ class Accumulated(WaitingEvents):
             self._windows += 1
             self._alone = 0
             self._added, self._last, self._watched = True, b"", None
+            self._targets = []
         else:
             self._alone += 1
         self.count = 0
@@ -126,6 +139,17 @@ class Accumulated(WaitingEvents):
                 return 1.0
             return node.factor * (node.count or 1.0)  # a sum over targets counts as their mean
         return None
+
+
+def _target(root: Any) -> tuple[int, int] | None:
+    """Returns a hash of the first elements of the target of a loss, and how many it has; None if it is not known."""
+    node = _loss_graph.analyse(root, True, False)
+    try:
+        target = getattr(node.node, "_saved_target", None) if node.node is node.base else None
+    except RuntimeError:  # changed in place since, or freed
+        return None
+    data = first_bytes(target)
+    return (crc32(data), int(target.numel())) if target is not None and data else None
 
 
 def is_multiple(one: bytes, other: bytes, dtype: Any) -> bool:

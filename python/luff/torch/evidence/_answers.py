@@ -28,6 +28,7 @@ from luff.torch.capture._memory import copy_of_rows, is_readable, numbers_in
 from luff.torch.capture._modules import tensors_in
 from luff.torch.capture._names import shapes_of
 from luff.torch.evidence._batches import Batches, Place, same_values
+from luff.torch.evidence._causal import Causal
 from luff.torch.evidence._counted import counts_all
 from luff.torch.evidence._step import Step, StepContext
 from luff.torch.evidence._unused_passes import UnusedPasses
@@ -172,10 +173,13 @@ def _is_plain(one: Any, other: Any) -> bool:
 class Answers:
     """Under the hook's lock and guard. Keeps the scores of one forward pass at a time, at most 8 x 64 KiB."""
 
-    def __init__(self, context: StepContext, written: WrittenLosses, passes: UnusedPasses) -> None:
+    def __init__(
+        self, context: StepContext, written: WrittenLosses, passes: UnusedPasses, causal: Causal
+    ) -> None:
         self._context = context
         self._written = written
         self._passes = passes
+        self._causal = causal
         self.batches = Batches()
         written.told = self.loss_written
         self._heads: Identities[dict[int, _Head]] = Identities()  # of a model, by place in its result
@@ -196,6 +200,8 @@ class Answers:
         tensors = list(islice(tensors_in(output), _OUTPUTS))
         if step.mode == _TRAIN:
             self._evaluation += 1
+            if self._causal.due:
+                self._causal.model_returned(module, tensors)
             if torch.is_grad_enabled():
                 self._trained = weakref.ref(module), [(weakref.ref(one), tuple(one.shape)) for one in tensors]
                 self._written.model_returned(step, tensors)

@@ -4,21 +4,24 @@ If the targets of a loss are the ids that a model gets, shifted by one place, th
 outputs up to a place must then not depend on later tokens. If the targets are these ids themselves, a model that sees
 no later tokens has nothing to predict. A decoder gets ids beside those of its source: each argument is compared. In
 neither case may the outputs of a row depend on other rows. The child evaluates the model on a few rows, in evaluation
-mode and without gradients, with other tokens, and compares. The training process forks and continues.
-docs/adr/0010.
+mode and without gradients, with other tokens, and compares. Of a model that computes its loss itself it takes what the
+loss gets. The training process forks and continues. docs/adr/0010.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.overrides import TorchFunctionMode
 
+from luff.torch.capture._graphs import nodes_behind, operation_of
 from luff.torch.capture._memory import address_of, array_view, is_readable
 from luff.torch.capture._modules import tensors_in
 from luff.torch.evidence._asked import ASK_AT, Asked
@@ -30,18 +33,32 @@ _LENGTH = 4  # fewest tokens in a row
 _READ = 1 << 16  # tokens compared with targets
 _ROWS = 2  # rows of the batch that the child evaluates
 _SEEN = 1e-4  # relative to the outputs' spread: more than rounding
+_BEHIND = 32  # nodes between a loss's input and what a model has returned
+#: Operations that give a loss what a model has returned: another form of it, a part, or its probabilities.
+_PASSING = frozenset(
+    (
+        *("View", "UnsafeView", "ReshapeAlias", "Alias", "Squeeze", "Unsqueeze", "Expand", "AsStrided"),
+        *("Transpose", "Permute", "T", "Slice", "Select", "Narrow", "Index", "IndexSelect", "MaskedSelect"),
+        *("Clone", "ToCopy", "Mul", "Div", "Add", "MaskedFill", "Softmax", "LogSoftmax", "Log"),
+    )
+)
+_LOSSES = ("cross_entropy", "nll_loss")
 _KINDS = {torch.int64: np.int64, torch.int32: np.int32}
 Ids = NDArray[Any]
 _Match = tuple[Any, tuple[int, Ids, bool]]  # ids, and what `matched` says of them
 
 
-class _Call(NamedTuple):
+@dataclass(slots=True)
+class _Call:
     """A model's call with ids."""
 
     model: Any  # weak reference
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     ids: list[Any]  # arguments that hold ids
+    results: list[Any] | None = None  # nodes that made what it returned; None while it runs
+    inside: bool = False  # it calls the loss itself
+    elsewhere: bool = False  # the loss gets what something else has made of what the call returned
 
 
 class _Question(NamedTuple):
@@ -51,6 +68,8 @@ class _Question(NamedTuple):
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     matches: list[_Match]
+    inside: bool
+    elsewhere: bool
 
 
 class Causal(Asked):
@@ -87,8 +106,20 @@ class Causal(Asked):
         if ids:
             self._calls.append(_Call(weakref.ref(model), args, kwargs, ids))
 
-    def loss_called(self, target: Any) -> None:
-        """Compares a loss's target with the ids: it may be the ids shifted by one place."""
+    def model_returned(self, model: Any, tensors: list[Any]) -> None:
+        """Notes what a model's call has returned."""
+        for call in self._calls:
+            if call.results is None and call.model() is model:
+                call.results = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
+
+    def loss_called(self, target: Any, output: Any = None, node: Any = None) -> None:
+        """Compares a loss's target with the ids: it may be the ids shifted by one place.
+
+        Parameters
+        ----------
+        output, node
+            What the loss gets beside it; of a loss that only the graph shows, its node.
+        """
         if self._found or not isinstance(target, torch.Tensor):
             return
         if target.dtype not in _KINDS or not is_readable(target):
@@ -96,12 +127,24 @@ class Causal(Asked):
         for call in self._calls:
             found = [(given, match) for given in call.ids if (match := matched(given, target)) is not None]
             if found:
+                self._place(call, output, node)
                 self._found.append((call, found))
+
+    @staticmethod
+    def _place(call: _Call, output: Any, node: Any) -> None:
+        """Notes whether the loss is part of the call, or gets something else than what the call has returned."""
+        if not call.results:
+            call.inside = call.results is None
+            return
+        if node is not None:
+            call.inside = any(behind is node for behind in nodes_behind(call.results, _BEHIND))
+        made_by = output.grad_fn if output is not None else node.next_functions[0][0]
+        call.elsewhere = not (call.inside or _is_made_of(made_by, call.results))
 
     def backward_begins(self) -> None:
         """Starts the child: the step is one of training."""
         asked = [
-            _Question(model, call.args, call.kwargs, matches)
+            _Question(model, call.args, call.kwargs, matches, call.inside, call.elsewhere)
             for call, matches in self._found
             if (model := call.model()) is not None
         ]
@@ -110,6 +153,21 @@ class Causal(Asked):
         self._due = False
         if asked:
             self.ask(self._step, partial(evaluate, asked), [question.model for question in asked])
+
+
+def _is_made_of(made_by: Any, results: list[Any]) -> bool:
+    """Whether the node that made what a loss gets has made what a model returned, or another form of it."""
+    waiting, looked = [made_by], 0
+    while waiting and looked < _BEHIND:
+        node = waiting.pop()
+        if node is None:
+            continue
+        if any(node is result for result in results):
+            return True
+        looked += 1
+        if operation_of(node) in _PASSING:
+            waiting.extend(following for following, _ in node.next_functions)
+    return False
 
 
 def _ids(tensor: Any) -> Ids | None:
@@ -183,6 +241,29 @@ def _replaced(value: Any, old: Any, new: Any, rows: int | None, count: int, axis
     return value
 
 
+class _LossInputs(TorchFunctionMode):
+    """Keeps what the losses that are called get."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.given: list[Any] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__name__", "") in _LOSSES:
+            self.given.append(args[0] if args else kwargs.get("input"))
+        return func(*args, **kwargs)
+
+
+def _of_losses(given: list[Any], count: int, length: int, axis: int) -> Any:
+    """Returns what one of the losses got, as `_scores`: the last place may be left out, since nothing follows it."""
+    for width in (length, length - 1):
+        scores = _scores(given, count, width, axis)
+        if scores is not None:
+            return scores
+    return None
+
+
 def _scores(result: Any, count: int, length: int, axis: int) -> Any:
     """Returns outputs as (rows, time, classes) in float64; None if there are none of that form."""
     if hasattr(result, "logits"):
@@ -211,11 +292,11 @@ def evaluate(questions: list[_Question]) -> dict[str, Any] | None:
     of: an autoencoder knows its source, which an encoder of its own may read, and labels may be passed along.
     """
     answers, error = [], None
-    for model, args, kwargs, matches in questions:
-        model.eval()
-        for match in matches:
+    for question in questions:
+        question.model.eval()
+        for match in question.matches:
             try:
-                answer = _of_one(model, args, kwargs, *match)
+                answer = _of_one(question, *match)
             except Exception as raised:
                 error = raised
                 continue
@@ -223,12 +304,13 @@ def evaluate(questions: list[_Question]) -> dict[str, Any] | None:
                 answers.append(answer)
     if error is not None and not answers:
         raise error
-    return min(answers, key=lambda answer: (answer["copied"], answer["change"]), default=None)
+    return min(
+        answers, key=lambda answer: (answer["copied"], answer["elsewhere"], answer["change"]), default=None
+    )
 
 
-def _of_one(
-    model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], given: Any, match: tuple[int, Ids, bool]
-) -> dict[str, Any] | None:
+def _of_one(question: _Question, given: Any, match: tuple[int, Ids, bool]) -> dict[str, Any] | None:
+    model, args, kwargs, _, inside, elsewhere = question
     axis, mask, copied = match
     batch = 0 if axis == 1 else 1
     count, length = mask.shape
@@ -241,11 +323,16 @@ def _of_one(
             new_args = _replaced(args, given, changed, rows, count, batch)
             new_kwargs = _replaced(kwargs, given, changed, rows, count, batch)
             with torch.no_grad():
-                return _scores(model(*new_args, **new_kwargs), taken, length, axis)
+                if not inside:
+                    return _scores(model(*new_args, **new_kwargs), taken, length, axis)
+                with _LossInputs() as losses:
+                    result = model(*new_args, **new_kwargs)
+                scores = _of_losses(losses.given, taken, length, axis)
+                return _scores(result, taken, length, axis) if scores is None else scores
 
         try:
             answer = _compared(outputs, ids, counts, length, axis, copied)
-            return answer | {"copied": copied} if answer else None
+            return answer | {"copied": copied, "elsewhere": elsewhere} if answer else None
         except Exception:
             if rows is None or rows == count:
                 raise
@@ -280,6 +367,7 @@ def _compared(
     behind = (outputs(other(cut + 1, length)) - plain).abs().amax(2)[:, : cut + 1]
     behind = torch.where(counts[:, : cut + 1], behind, torch.zeros_like(behind))
     change = float(behind.max()) / spread
+    before = (outputs(other(0, cut)) - plain)[:, cut].abs().amax() if cut else 0.0
     across, rows = 0.0, ids.shape[1 - axis]
     for row, first, end in ((0, 1, rows), (rows - 1, 0, rows - 1)) if rows > 1 else ():
         changed = outputs(other(first, end, 1 - axis))
@@ -292,5 +380,6 @@ def _compared(
         "itself": itself / spread,
         "places": int((behind.amax(0) > _SEEN * spread).sum()),
         "sees": change > _SEEN,
+        "alone": float(before) <= _SEEN * spread,
         "across": across,
     }

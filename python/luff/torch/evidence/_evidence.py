@@ -67,7 +67,7 @@ class Evidence:
         self.masks = RandomMasks(self._opened)
         written = WrittenLosses(context)
         self.passes = UnusedPasses()
-        self.answers = Answers(context, written, self.passes)
+        self.answers = Answers(context, written, self.passes, self.causal)
         self.samples = Samples(context, self.causal, self.mixing, self.answers)
         self.losses = Losses(context, self.samples, self.nonfinite, written)
         self.accumulated = Accumulated()

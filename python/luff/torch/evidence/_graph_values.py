@@ -17,7 +17,7 @@ from luff.torch.capture._memory import Array, array_of
 from luff.torch.capture._names import Names
 from luff.torch.evidence._events import WaitingEvents
 from luff.torch.evidence._exchanged_axes import ExchangedAxes
-from luff.torch.evidence._first_axis_softmax import FirstAxisSoftmax
+from luff.torch.evidence._first_axis import FirstAxisSoftmax
 from luff.torch.evidence._fused import Fused
 from luff.torch.evidence._linear_layers import LinearLayers
 from luff.torch.evidence._shared_norms import SharedNorms

@@ -579,7 +579,7 @@ class Losses:
                 if inputs_due:
                     named = recorder.number(f"{name}_input_{number}", role, "", node.node_kind)
                     modules.capture(named, tensor)
-        self._samples.of_graph(step, samples)
+        self._samples.of_graph(step, samples, node.node)
 
 
 def _lasting(value: float | DeviceScalar | None) -> float | DeviceScalar | None:

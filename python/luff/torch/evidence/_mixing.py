@@ -1,8 +1,9 @@
 """Finds a reshape that moves the samples of a batch to another axis, and asks the model whether it mixes them.
 
 The graph shows each reshape with the shapes before and behind it. If the batch is one axis of both, with other axes in
-front of it, rows behind the reshape hold values of several samples: a transposition is missing. Sizes may agree by
-chance, so the model itself decides: a forked child exchanges all samples but the first, in evaluation mode, and looks
+front of it, rows behind the reshape hold values of several samples: a transposition is missing. A softmax along the
+first axis shares 1 out among the samples where they lie there. Sizes may agree by chance, so the model itself decides:
+a forked child exchanges all samples but the first, or gives others in their place, in evaluation mode, and looks
 whether the answer for the first one changes. docs/adr/0010.
 """
 
@@ -20,6 +21,8 @@ from luff.torch.capture._graphs import operation_of
 from luff.torch.capture._memory import is_readable
 from luff.torch.capture._modules import tensors_in
 from luff.torch.evidence._asked import Asked, AskedOfCalls, reordered
+from luff.torch.evidence._first_axis import shared_along_first, weighs_along_another
+from luff.torch.evidence._graph_values import users_of
 from luff.torch.evidence._loss_rows import VIEWS, base_shape
 
 __all__ = ["Mixing", "evaluate", "is_moved"]
@@ -64,18 +67,40 @@ class Mixing(AskedOfCalls):
         self._calls.clear()
         self._step = -1
 
-    def backward_begins(self, nodes: Iterable[Any]) -> None:
-        """Starts the child, if a reshape among the nodes of the graph moves the batch."""
+    def backward_begins(self, nodes: list[Any]) -> None:
+        """Starts the child, if a reshape among the nodes of the graph moves the batch, or something is shared out along
+        the first axis, where the samples may lie.
+        """
         rows, calls = self._rows, [call for call in self._calls if call[0]() is not None]
         step = self._step
         self.leave_out()
-        if not _LEAST_ROWS <= rows <= _MOST_ROWS:
+        batch = _LEAST_ROWS <= rows <= _MOST_ROWS
+        asked = [call for call in calls if batch and _has_rows(call, rows)]
+        moved = _first_moved(nodes, rows) if asked else None
+        if moved is not None:
+            self.ask(step, partial(evaluate, asked, rows, *moved), [call[0]() for call in asked])
             return
-        calls = [call for call in calls if _has_rows(call, rows)]
-        moved = _first_moved(nodes, rows) if calls else None
-        if moved is None:
+        shared = shared_along_first(nodes)
+        if shared and not asked:  # targets in one row whose first or last places are left out
+            rows = _rows_of(calls, rows)
+            asked = [call for call in calls if rows and _has_rows(call, rows)]
+        shared = [one for one in shared if rows and one.shape[0] % rows == 0]
+        if not shared or not asked:
             return
-        self.ask(step, partial(evaluate, calls, rows, *moved), [call[0]() for call in calls])
+        users = users_of(nodes)
+        weighing = [one for one in shared if weighs_along_another(one, users)]
+        first = (weighing or shared)[-1]  # of the forward pass
+        told = {"shape": first.shape[:8], "of": first.of, "weighs": bool(weighing)}
+        self.ask(step, partial(evaluate_others, asked, rows, told), [call[0]() for call in asked])
+
+
+def _rows_of(calls: list[Call], targets: int) -> int:
+    """Returns how many rows the first argument of the models has, of which each has several targets; 0: not known."""
+    for call in calls:
+        for tensor in tensors_in(call[1:]):
+            rows = int(tensor.shape[0]) if tensor.dim() else 0
+            return rows if _LEAST_ROWS <= rows < min(targets, _MOST_ROWS) and targets % rows == 0 else 0
+    return 0
 
 
 def _axis_of(tensor: Any, rows: int) -> int | None:
@@ -145,7 +170,25 @@ def evaluate(calls: list[Call], rows: int, before: list[int], behind: list[int])
     return None if found is None else found | {"rows": rows, "before": before, "behind": behind}
 
 
-def _compared(model: Any, args: Any, kwargs: Any, rows: int) -> dict[str, Any] | None:
+def evaluate_others(calls: list[Call], rows: int, told: dict[str, Any]) -> dict[str, Any] | None:
+    """Evaluates the models with other samples beside the first one, without a change of their order, by which a softmax
+    along the batch is the same. Only for a forked child.
+    """
+    found = None
+    for reference, args, kwargs in calls:
+        model = reference()
+        try:
+            one = None if model is None else _compared(model, args, kwargs, rows, [0] + [1] * (rows - 1))
+        except Exception:  # no other order fits, e.g. of sorted lengths
+            one = None
+        if one is not None and (found is None or one["across"] > found["across"]):
+            found = one
+    return None if found is None else found | {"rows": rows, **told}
+
+
+def _compared(
+    model: Any, args: Any, kwargs: Any, rows: int, others: list[int] | None = None
+) -> dict[str, Any] | None:
     model.eval()
 
     def outputs(order: list[int] | None) -> Any:
@@ -163,6 +206,6 @@ def _compared(model: Any, args: Any, kwargs: Any, rows: int) -> dict[str, Any] |
     spread = float(plain.std())
     if not spread > 0:
         return None
-    across = outputs([0, *range(2, rows), 1])[0] - plain[0]  # all samples but the first
+    across = outputs(others or [0, *range(2, rows), 1])[0] - plain[0]  # all samples but the first
     own = outputs([1, *range(1, rows)])[0] - plain[0]  # the first alone
     return {"across": float(across.abs().max()) / spread, "itself": float(own.abs().max()) / spread}

@@ -128,7 +128,7 @@ class Samples:
             return
         tensors = of_loss(args, kwargs, names)
         if len(tensors) == 2 and self._causal.due:
-            self._has_target(tensors[1])
+            self._has_target(tensors[1], tensors[0])
         if len(tensors) == 2 and step.mode == _TRAIN:
             self._answers.loss_called(kind, call, *tensors)
         rows = [rows_to_keep(tensor) for tensor in tensors]
@@ -141,13 +141,13 @@ class Samples:
         for index, tensor in enumerate(tensors):
             self._take(step, None, kind, 2 * call + index, tensor, rows[index])
 
-    def of_graph(self, step: Step, values: Iterable[tuple[str, int, Any]]) -> None:
-        """Samples (kind, K, tensor) tuples of a loss that the graph shows."""
+    def of_graph(self, step: Step, values: Iterable[tuple[str, int, Any]], node: Any) -> None:
+        """Samples (kind, K, tensor) tuples of a loss that the graph shows, by its node."""
         if step.samples:
             for kind, number, tensor in values:
                 self._take(step, None, kind, number, tensor, rows_to_keep(tensor))
                 if number & 1 and self._causal.due:
-                    self._has_target(tensor)
+                    self._has_target(tensor, node=node)
 
     def flush(self, step: Step) -> None:
         """Hands over what was kept before the session was open."""
@@ -178,8 +178,8 @@ class Samples:
 
     # Inside ----------------------------------------------------------------------------------------------------
 
-    def _has_target(self, target: Any) -> None:
-        self._causal.loss_called(target)
+    def _has_target(self, target: Any, output: Any = None, node: Any = None) -> None:
+        self._causal.loss_called(target, output, node)
         self._mixing.loss_called(target)
 
     def _before(self, step: Step) -> bool:

@@ -5,12 +5,14 @@
 #include <map>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "base/format.h"
+#include "luff/profile/input.h"
 #include "rules/facts/common_needs.h"
 #include "rules/facts/json_event.h"
 #include "rules/facts/loss_call.h"
@@ -55,6 +57,7 @@ class SampleMixing final : public KeptRule {
     if (info.mode != query::Mode::kTrain || info.superseded) return;
     Asked(view, sink);  // answers come when a child has them, at any step
     Reshaped(view, sink);
+    Shared(view, sink);
     Padded(view, sink);
     Placed(view, sink);
     Exchanged(view, sink);
@@ -160,6 +163,69 @@ class SampleMixing final : public KeptRule {
           kAcross);
       sink.Report(std::move(finding));
     }
+  }
+
+  // Reports a model that shares 1 out among the samples, or scales a column of their numbers to one length:
+  // its graph shows it along the first axis, and its answer for a sample is another one beside other samples.
+  // Rows may be the places of one sample, which may look at each other: not those of a loader's batches, nor
+  // where what was shared out along one axis weighs values along another.
+  void Shared(const StepView& view, Sink& sink) {
+    for (const auto& answer : view.index.json_events("mixing")) {
+      const auto of = answer->find("of");
+      const std::string shape = ShapeIn(*answer, "shape");
+      const double across = NumberIn(*answer, "across"), rows = NumberIn(*answer, "rows");
+      if (of == answer->end() || !of->is_string() || shape.empty() || !(across > kAcross)) continue;
+      const bool weighs = FlagIn(*answer, "weighs");
+      if (!weighs && !IsBatchOfALoader(view, rows)) continue;
+      if (!told_.insert("asked").second) continue;
+      const bool sum = *of == "sum", length = *of == "norm";
+      const std::string_view does = sum      ? "a division by the sum"
+                                    : length ? "a division by the length"
+                                             : "a softmax";
+      Finding finding = FindingAt(kName, "rows", view, TensorAt{format::kNoId});
+      finding.since_step = 0;
+      finding.what = "the model's outputs for a sample depend on the other samples of the batch";
+      finding.why = fmt::format(
+          "{} runs along the first axis (dim=0) of ({}), where the {:g} samples lie{}; with other samples "
+          "beside "
+          "it, outputs of the first one change by {:.2g} of their spread, in evaluation mode too",
+          does, shape, rows,
+          weighs
+              ? ", and what it shares out weighs values along another axis, where the weights of a sample do "
+                "not add up to 1"
+              : "",
+          across);
+      finding.remedy =
+          length
+              ? "give it the axis of a sample's numbers (dim=-1): F.normalize(x, dim=-1), x / x.norm(dim=-1, "
+                "keepdim=True)"
+          : sum ? "divide by the sum over the values that are to be weighed: x / x.sum(-1, keepdim=True)"
+                : fmt::format("give the softmax the axis whose values it is to weigh (dim={})",
+                              EndsInOne(*answer) ? "1 for weights of (batch, places, 1)"
+                                                 : "-1 for attention over places");
+      finding.causes = {fmt::format("dim=0 in {}", sum      ? "the sum that numbers are divided by"
+                                                   : length ? "normalize or norm"
+                                                            : "softmax"),
+                        "inputs whose batch was taken for another axis"};
+      finding.evidence = {{"change", across}, {"itself", NumberIn(*answer, "itself")}, {"rows", rows}};
+      finding.threshold = fmt::format(
+          "a fact of the graph, and more than {:g} of the outputs' spread, asked of the model itself (Luff)",
+          kAcross);
+      sink.Report(std::move(finding));
+    }
+  }
+
+  static bool EndsInOne(const nlohmann::json& answer) {
+    const nlohmann::json& shape = ListIn(answer, "shape");
+    return shape.size() > 2 && shape.back() == 1;
+  }
+
+  // Whether a loader makes batches of so many samples. Which one trains is known at the end of an epoch only.
+  static bool IsBatchOfALoader(const StepView& view, double rows) {
+    const std::vector<profile::Loader> loaders = profile::LoadersOf(view.trial.Document("loaders"));
+    return std::any_of(loaders.begin(), loaders.end(), [&](const profile::Loader& loader) {
+      return static_cast<double>(loader.batch_size) == rows;
+    });
   }
 
   // Reports a model whose answer for a row is another one without the row's padding: it was asked, in
@@ -397,7 +463,7 @@ class SampleMixing final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<SampleMixing>(kName, kParams);
-  spec.version = 6;  // 2: cause "reshape"; 3: "padding"; 4: "place"; 5: "axes"; 6: softmax among causes
+  spec.version = 7;  // 2: cause "reshape"; 3: "padding"; 4: "place"; 5: "axes"; 6, 7: softmax along the batch
   spec.summary =
       "outputs that depend on the other samples of the batch or on a sample's place in it, or axes that a "
       "reshape has mixed";

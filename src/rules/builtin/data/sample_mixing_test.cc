@@ -121,6 +121,44 @@ TEST(SampleMixing, ASoftmaxAlongTheFirstAxis_IsNamedWhereTheModelSaysThatRowsMix
   EXPECT_TRUE(asked("1e-6", true).empty());  // places lie first: nothing mixes
 }
 
+TEST(SampleMixing, WhatIsSharedOutAmongSamples_IsToldOfAnyModel_IfTheModelSaysSo) {
+  const auto asked = [](const char* of, bool weighs, const char* across, const char* batch = "") {
+    FakeTrial trial;
+    if (*batch != 0)
+      trial.SetDocument(
+          "loaders",
+          std::string(R"({"loaders": [{"number": 0, "type": "DataLoader", "batch_size": )") + batch + "}]}");
+    for (int step = 0; step < 6; ++step) {
+      trial.Step().Loss(2);
+      if (step == 3)
+        trial.EventJson(
+            std::string(R"({"kind": "mixing", "step": 2, "rows": 64, "shape": [640, 10], "of": )") + of +
+            R"(, "weighs": )" + (weighs ? "true" : "false") + R"(, "itself": 3.5, "across": )" + across +
+            "}");
+    }
+    return testing::FindingsOf(trial, "SampleMixing", ParameterSet::kLuff);
+  };
+  const auto found = asked(R"("softmax")", true, "0.5");
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found[0].cause, "rows");
+  EXPECT_EQ(found[0].severity, Severity::kWarn);
+  EXPECT_NE(found[0].why.find("a softmax runs along the first axis (dim=0) of (640, 10)"), std::string::npos);
+  EXPECT_NE(found[0].why.find("weighs values along another axis"), std::string::npos);
+  const auto sum = asked(R"("sum")", true, "0.5");
+  ASSERT_EQ(sum.size(), 1U);
+  EXPECT_NE(sum[0].remedy.find("x.sum(-1"), std::string::npos);
+  // Rows may be the places of one sample, unless they are those of a loader.
+  EXPECT_TRUE(asked(R"("softmax")", false, "0.5").empty());
+  EXPECT_TRUE(asked(R"("softmax")", false, "0.5", "32").empty());
+  EXPECT_EQ(asked(R"("softmax")", false, "0.5", "64").size(), 1U);
+  const auto length = asked(R"("norm")", false, "0.5", "64");
+  ASSERT_EQ(length.size(), 1U);
+  EXPECT_NE(length[0].remedy.find("F.normalize(x, dim=-1)"), std::string::npos);
+  EXPECT_TRUE(asked(R"("softmax")", true, "1e-6").empty());  // along the places of each sample
+  EXPECT_TRUE(asked("7", true, "0.5").empty());
+  EXPECT_TRUE(asked(R"("softmax")", true, "null").empty());
+}
+
 TEST(SampleMixing, AReshapeThatMovesTheBatch_IsTold_IfTheModelSaysSo) {
   const auto asked = [](const std::string& across, const std::string& shape = "[2, 32, 16]", int at = 66) {
     FakeTrial trial;

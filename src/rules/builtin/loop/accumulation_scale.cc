@@ -1,9 +1,8 @@
 #include <algorithm>
-#include <bit>
 #include <cmath>
-#include <cstdint>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -25,9 +24,7 @@ using Json = nlohmann::json;
 using format::EventKind;
 constexpr const char* kName = "AccumulationScale";
 constexpr std::size_t kMaxPasses = 256;
-// Of gradients that are cleared and were not divided: passes of an update, and updates in a row.
-constexpr double kSeveral = 4;
-constexpr std::int64_t kUpdates = 3;
+constexpr double kFewTargets = 8;  // in a batch
 
 struct Limits {
   std::int64_t passes, times;
@@ -56,30 +53,28 @@ class AccumulationScale final : public KeptRule {
       updated = updated || kind == EventKind::kOptimizerStep;
     }
     if (steps_ == 0 || !mean_) TakeLosses(view);
-    if (targets_.size() < 2) TakeTargets(view);
     ++steps_;
     for (const auto& window : view.index.json_events("accumulation")) Judge(view, *window, sink);
     if (updated) {
       models_.clear();
-      batches_.clear();
+      before_ = std::exchange(batches_, {});
       steps_ = 0;
       mean_ = clipped_ = worked_ = false;
       cleared_ = 0;
-      targets_.clear();
     }
   }
   void VisitFields(Fields& io) override {
     io("models", models_, kMaxPasses);
     io("batches", batches_, kMaxPasses);
+    io("before", before_, kMaxPasses);
     io("steps", steps_);
     io("mean", mean_);
     io("clipped", clipped_);
     io("worked", worked_);
     io("cleared", cleared_);
     io("lost", lost_);
-    io("whole_lost", whole_lost_);
-    io("whole_passes", whole_passes_);
-    io("targets", targets_, 2);
+    io("dropped", dropped_);
+    io("of", of_);
     io("seen", seen_);
     io("told", told_);
     io("loss", loss_);
@@ -115,30 +110,21 @@ class AccumulationScale final : public KeptRule {
     }
   }
 
-  // The first different targets of the window's passes.
-  void TakeTargets(const StepView& view) {
-    for (const LossCall& call : reader_.Read(view)) {
-      if (call.worker != view.index.first_worker() || call.target.values.size() < 2) continue;
-      std::uint64_t hash = 1469598103934665603ULL;
-      for (const double value : call.target.values)
-        hash = (hash ^ std::bit_cast<std::uint64_t>(value)) * 1099511628211ULL;
-      if (targets_.size() < 2) targets_.insert(hash);
-    }
-  }
-
   // Judges one update: one model, a new batch in each pass, gradients added up and used as they are.
   void Judge(const StepView& view, const Json& window, Sink& sink) {
     const double passes = NumberIn(window, "passes");
     const Json& factors = ListIn(window, "factors");
-    if (!(passes >= static_cast<double>(limits_.passes)) || !(passes <= kMaxPasses) || factors.empty() ||
-        !mean_)
+    if (!(passes >= static_cast<double>(limits_.passes)) || !(passes <= kMaxPasses) || factors.empty())
       return;
     if (models_.size() != 1 || static_cast<double>(steps_) != passes ||
         static_cast<double>(batches_.size()) != passes)
       return;
     const bool added = FlagIn(window, "added");
-    if (!added && FlagIn(window, "multiple")) Cleared(view, passes, factors, sink);
-    if (!added || !FlagIn(window, "untouched") || clipped_ || told_) return;
+    if (!added && FlagIn(window, "multiple")) {
+      if (mean_) Cleared(view, passes, factors, sink);
+      if (!told_) Dropped(view, passes, window, sink);
+    }
+    if (!mean_ || !added || !FlagIn(window, "untouched") || clipped_ || told_) return;
     double least = HUGE_VAL;
     double most = -HUGE_VAL;
     for (const Json& factor : factors) {
@@ -160,74 +146,82 @@ class AccumulationScale final : public KeptRule {
     Tell(view, passes, twice, sink);
   }
 
-  // The gradients of all passes but the last were cleared. Each loss was divided by the number of passes, as
-  // one does to add gradients up: the optimizer gets those of one batch, divided. Passes that are cleared to
+  // Each loss was divided by the number of passes, as one does to add gradients up, and the gradients of all
+  // but the last were cleared: the optimizer gets those of one batch, divided. Passes that are cleared to
   // look at gradients only (attacks on inputs, gradients of single samples) divide by nothing.
   void Cleared(const StepView& view, double passes, const Json& factors, Sink& sink) {
     const bool divided = std::all_of(factors.begin(), factors.end(), [&](const Json& factor) {
       return factor.is_number() && std::abs(factor.get<double>() * passes - 1) <= 1e-6;
     });
-    const bool thrown = static_cast<double>(cleared_) >= passes - 1;
-    if (!divided || !thrown) lost_ = 0;
-    if (divided && thrown) {
-      if (++lost_ < limits_.times) return;
-      TellCleared(view, passes, sink);
+    if (!divided || static_cast<double>(cleared_) < passes - 1) {
+      lost_ = 0;
       return;
     }
-    // Nothing was divided. Attacks on the inputs, and several losses of a batch, have the same targets in all
-    // passes; updates that wait for something do not come at the same intervals. One that a script gathers
-    // itself uses other gradients than those of the last pass.
-    const bool whole = std::all_of(factors.begin(), factors.end(), [](const Json& factor) {
-      return factor.is_number() && std::abs(factor.get<double>() - 1) <= 1e-6;
+    if (++lost_ < limits_.times) return;
+    TellCleared(view, passes, 1 / passes, limits_.times, sink);
+  }
+
+  // The losses were not divided, and all gradients but those of the last batch were cleared. Passes whose
+  // gradients are only looked at have the targets of one batch (attacks on its inputs), other sizes than the
+  // last one (single samples), batches that come again for the next update (memories of earlier tasks), or
+  // another number for each update (updates that are left out).
+  void Dropped(const StepView& view, double passes, const Json& window, Sink& sink) {
+    const bool whole = static_cast<double>(cleared_) >= passes - 1 &&
+                       IsOneNumber(ListIn(window, "factors")) &&
+                       AreOfSeveralBatches(ListIn(window, "targets"), ListIn(window, "sizes")) &&
+                       std::none_of(batches_.begin(), batches_.end(),
+                                    [&](std::uint64_t batch) { return before_.contains(batch); });
+    if (!whole || passes != of_) dropped_ = 0;
+    of_ = passes;
+    if (!whole || ++dropped_ < limits_.times + 1) return;
+    TellCleared(view, passes, ListIn(window, "factors").front().get<double>(), limits_.times + 1, sink);
+  }
+
+  static bool IsOneNumber(const Json& factors) {
+    return std::all_of(factors.begin(), factors.end(), [&](const Json& factor) {
+      return factor.is_number() && factor == factors.front() && factor.get<double>() > 0;
     });
-    if (!whole || !thrown || passes < kSeveral || targets_.size() < 2) {
-      whole_lost_ = 0;
-      return;
+  }
+
+  // Whether the passes' targets have one size, and are those of several batches. The process's first pass is
+  // not known: it did not know yet that others follow.
+  static bool AreOfSeveralBatches(const Json& targets, const Json& sizes) {
+    std::set<std::int64_t> different;
+    std::set<double> size;
+    std::size_t known = 0;
+    for (std::size_t i = 0; i < targets.size() && i < sizes.size(); ++i) {
+      if (i == 0 && targets[i].is_null()) continue;
+      if (!targets[i].is_number_integer() || !sizes[i].is_number()) return false;
+      different.insert(targets[i].get<std::int64_t>());
+      size.insert(sizes[i].get<double>());
+      ++known;
     }
-    whole_lost_ = whole_passes_ == passes ? whole_lost_ + 1 : 1;
-    whole_passes_ = passes;
-    if (whole_lost_ >= kUpdates) TellWhole(view, passes, sink);
+    if (known < 2 || known + 1 < targets.size() || size.size() != 1) return false;
+    // Batches of a few labels often have the same.
+    return *size.begin() <= kFewTargets ? different.size() > 1 : 2 * different.size() > known;
   }
 
-  void TellWhole(const StepView& view, double passes, Sink& sink) {
+  void TellCleared(const StepView& view, double passes, double factor, std::int64_t updates, Sink& sink) {
     told_ = true;
-    Finding finding = FindingAt(kName, "cleared", view, TensorAt{format::kNoId});
-    finding.since_step = 0;
-    finding.what =
-        fmt::format("only one batch of {:g} is learnt: the gradients of the others are cleared", passes);
-    finding.why = fmt::format(
-        "before each of {} updates in a row {:g} backward passes were made, each on another batch with other "
-        "targets, and gradients were cleared between them: the optimizer got those of the last one, as they "
-        "were",
-        kUpdates, passes);
-    finding.remedy =
-        "call optimizer.zero_grad() once for each update, right after optimizer.step(), and divide the loss "
-        "by the "
-        "number of batches; or call optimizer.step() for each batch";
-    finding.causes = {"zero_grad() stands in the loop over batches, outside of the condition for step()",
-                      "optimizer.step() behind a condition that rarely holds"};
-    finding.evidence = {{"passes", passes}};
-    finding.threshold =
-        fmt::format("a fact, in {} updates of {:g} passes or more (Luff)", kUpdates, kSeveral);
-    sink.Report(std::move(finding));
-  }
-
-  void TellCleared(const StepView& view, double passes, Sink& sink) {
-    told_ = true;
+    const bool divided = factor != 1;
     Finding finding = FindingAt(kName, "cleared", view, TensorAt{format::kNoId});
     finding.since_step = 0;
     finding.what = fmt::format(
-        "gradients of {:g} batches are meant to add up, and only the last one's are used", passes);
+        "only the last of every {:g} batches counts: the gradients of the others are cleared", passes);
     finding.why = fmt::format(
-        "each loss came in with a factor of 1/{:g}, and gradients were cleared before each of the {:g} "
-        "backward "
-        "passes of an update: {:g} of {:g} batches are thrown away, and the update is that of one batch "
-        "divided by {:g}",
-        passes, passes, passes - 1, passes, passes);
-    finding.remedy = "call optimizer.zero_grad() once for each update, right after optimizer.step()";
+        "an update comes after {:g} backward passes, each of another batch, and gradients were cleared "
+        "before each "
+        "of them, so they never add up: {:g} of {:g} batches are thrown away{}",
+        passes, passes - 1, passes,
+        divided ? fmt::format(", and the update is that of one batch times {:.3g}", factor) : std::string());
+    finding.remedy = fmt::format(
+        "call optimizer.zero_grad() once for each update, right after optimizer.step(), so that all {:g} "
+        "batches count"
+        "{}; or, if no sum is meant, optimizer.step() after each backward pass",
+        passes, divided ? std::string() : fmt::format("; then use (loss / {:g}).backward()", passes));
     finding.causes = {"zero_grad() stands in the loop over batches, outside of the condition for step()"};
-    finding.evidence = {{"passes", passes}, {"factor", 1 / passes}};
-    finding.threshold = fmt::format("a fact, in {} updates (Luff)", limits_.times);
+    finding.evidence = {{"passes", passes}, {"factor", factor}};
+    finding.threshold = fmt::format("a fact, in {} updates (Luff)", updates);
     sink.Report(std::move(finding));
   }
 
@@ -265,14 +259,13 @@ class AccumulationScale final : public KeptRule {
 
   const Limits limits_;
   LossReader reader_;
-  std::set<std::uint32_t> models_;  // models called since the last update
-  std::set<std::uint64_t> batches_;
+  std::set<std::uint32_t> models_;            // models called since the last update
+  std::set<std::uint64_t> batches_, before_;  // since the last update, and for that one
   std::int64_t steps_ = 0, seen_ = 0;
   std::int64_t cleared_ = 0,
-               lost_ = 0;            // zero_grad() since the window's first pass; windows that lost passes
-  std::int64_t whole_lost_ = 0;      // windows in a row that lost passes which were not divided
-  double whole_passes_ = 0;          // of the last of them
-  std::set<std::uint64_t> targets_;  // hashes of the first two that differ, of the window's passes
+               lost_ = 0;     // zero_grad() since the window's first pass; windows that lost passes
+  std::int64_t dropped_ = 0;  // updates in a row that lost passes whose losses nothing divided
+  double of_ = 0;             // passes of the newest of them
   bool mean_ = false, clipped_ = false, worked_ = false, told_ = false;
   std::string loss_;
 };
@@ -281,7 +274,7 @@ class AccumulationScale final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<AccumulationScale>(kName, kParams);
-  spec.version = 3;  // 2: "cleared"; 3: of gradients that are not divided
+  spec.version = 3;  // 2: "cleared"; 3: of losses that are not divided
   spec.summary =
       "gradients of several batches that are added up instead of averaged, or cleared but for the last";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };

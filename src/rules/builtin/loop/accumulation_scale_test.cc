@@ -16,12 +16,20 @@ struct Story {
   bool added = true, untouched = true, same_batch = false, clipped = false;
   bool sum = false;  // the loss is a sum
   bool cleared = false, multiple = false;
-  bool other_targets = false;  // of each batch
-  int more_passes = 0;         // in each window than in the one before
-  double norm = 0;             // of the gradients, which are clipped to 2
+  double norm = 0;  // of the gradients, which are clipped to 2
   int models = 1;
   int windows = 3;
+  std::vector<int> targets =
+      {};  // names of the passes' targets, in each window; empty: as an older run has it
+  std::vector<int> sizes = {};
+  bool batches_again = false, more_each_time = false;
 };
+
+std::string Listed(const std::vector<int>& numbers) {
+  std::string list;
+  for (const int number : numbers) list += fmt::format("{}{}", list.empty() ? "" : ", ", number);
+  return list;
+}
 
 std::vector<Finding> Told(const Story& story) {
   FakeTrial trial;
@@ -32,10 +40,11 @@ std::vector<Finding> Told(const Story& story) {
                                 story.optimizer));
   std::uint64_t batch = 0;
   for (int window = 0; window < story.windows; ++window) {
-    const int passes = story.passes + window * story.more_passes;
+    const int passes = story.passes + (story.more_each_time ? window : 0);
+    if (story.batches_again) batch = 0;
     for (int pass = 0; pass < passes; ++pass) {
       const std::vector<double> output = {0.5, -1.0, 2.0, 0.25 * pass};
-      const std::vector<double> target = {1.0, 0.0, 1.5, story.other_targets ? 0.5 * pass : -1.0};
+      const std::vector<double> target = {1.0, 0.0, 1.5, -1.0};
       double loss = 0;
       for (std::size_t i = 0; i < 4; ++i) loss += (output[i] - target[i]) * (output[i] - target[i]);
       if (!story.sum) loss /= 4;
@@ -59,8 +68,9 @@ std::vector<Finding> Told(const Story& story) {
     for (int pass = 0; pass < passes; ++pass)
       factors += fmt::format("{}{}", pass == 0 ? "" : ", ", story.factor);
     trial.EventJson(fmt::format(
-        R"({{"kind": "accumulation", "optimizer": 0, "passes": {}, "factors": [{}], "added": {}, "untouched": {}, "multiple": {}}})",
-        passes, factors, story.added, story.untouched, story.multiple));
+        R"({{"kind": "accumulation", "optimizer": 0, "passes": {}, "factors": [{}], "added": {}, "untouched": {}, "multiple": {}, "targets": [{}], "sizes": [{}]}})",
+        passes, factors, story.added, story.untouched, story.multiple, Listed(story.targets),
+        Listed(story.sizes)));
   }
   return testing::FindingsOf(trial, "AccumulationScale", ParameterSet::kLuff);
 }
@@ -108,45 +118,67 @@ TEST(AccumulationScale, GradientsThatAreClearedBeforeTheyAddUp_AreToldOfAnyOptim
   EXPECT_TRUE(Told(other).empty());
 }
 
-TEST(AccumulationScale, GradientsOfOtherBatchesThatAreCleared_AreTold) {
-  const Story story = {.added = false, .cleared = true, .multiple = true, .other_targets = true};
-  const auto findings = Told(story);
+Story Dropped() {
+  return {.optimizer = "Adam",
+          .added = false,
+          .cleared = true,
+          .multiple = true,
+          .targets = {1, 2, 3, 4},
+          .sizes = {300, 300, 300, 300}};
+}
+
+TEST(AccumulationScale, BatchesWhoseGradientsAreCleared_AreToldInTheThirdUpdate_WhateverTheFactor) {
+  const auto findings = Told(Dropped());
   ASSERT_EQ(findings.size(), 1U);
   EXPECT_EQ(findings[0].cause, "cleared");
   EXPECT_EQ(findings[0].step, 11);
-  EXPECT_EQ(findings[0].severity, Severity::kWarn);
-  EXPECT_NE(findings[0].remedy.find("once for each update"), std::string::npos);
-  Story other = story;
-  other.optimizer = "Adam";
-  other.untouched = false;  // clipped
+  EXPECT_NE(findings[0].what.find("only the last of every 4 batches counts"), std::string::npos);
+  EXPECT_NE(findings[0].remedy.find("loss / 4"), std::string::npos);
+  Story other = Dropped();
+  other.windows = 2;
+  EXPECT_TRUE(Told(other).empty());
+  other = Dropped();
+  other.factor = 0.5;
+  EXPECT_EQ(Told(other).size(), 1U);
+  other = Dropped();
+  other.sum = true;
+  EXPECT_EQ(Told(other).size(), 1U);
+  other = Dropped();
+  other.targets = {1, 2, 2, 1};  // labels of batches of one
+  other.sizes = {1, 1, 1, 1};
   EXPECT_EQ(Told(other).size(), 1U);
 }
 
-TEST(AccumulationScale, GradientsThatAreClearedForOtherReasons_AreSilent) {
-  const Story story = {.added = false, .cleared = true, .multiple = true, .other_targets = true};
-  Story other = story;
-  other.other_targets = false;  // attacks on the inputs of a batch
+TEST(AccumulationScale, PassesWhoseGradientsAreOnlyLookedAt_AreSilent) {
+  Story other = Dropped();
+  other.targets = {1, 1, 1, 1};  // an attack on the inputs of one batch
   EXPECT_TRUE(Told(other).empty());
-  other = story;
-  other.multiple = false;  // gathered by hand, and set before the update
+  other.targets = {1, 1, 1, 2};  // and mixed targets for its last pass
   EXPECT_TRUE(Told(other).empty());
-  other = story;
-  other.passes = 3;  // a look at another batch or two
+  other = Dropped();
+  other.sizes = {1, 1, 1, 3};  // single samples, then the batch
   EXPECT_TRUE(Told(other).empty());
-  other = story;
-  other.more_passes = 1;  // updates that wait for something
+  other = Dropped();
+  other.batches_again = true;  // memories of earlier tasks
   EXPECT_TRUE(Told(other).empty());
-  other = story;
-  other.models = 4;
+  other = Dropped();
+  other.more_each_time = true;  // updates that are left out
   EXPECT_TRUE(Told(other).empty());
-  other = story;
-  other.windows = 2;
+  other = Dropped();
+  other.targets = {};  // not known
+  other.sizes = {};
   EXPECT_TRUE(Told(other).empty());
-  other = story;
-  other.cleared = false;
+  other = Dropped();
+  other.multiple = false;  // gradients that are put together by hand
   EXPECT_TRUE(Told(other).empty());
-  other = story;
-  other.factor = 0.5;
+  other = Dropped();
+  other.cleared = false;  // nothing clears them
+  EXPECT_TRUE(Told(other).empty());
+  other = Dropped();
+  other.same_batch = true;  // losses of several tasks
+  EXPECT_TRUE(Told(other).empty());
+  other = Dropped();
+  other.models = 4;  // two sides of a game
   EXPECT_TRUE(Told(other).empty());
 }
 

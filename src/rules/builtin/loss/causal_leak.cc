@@ -41,7 +41,10 @@ class CausalLeak final : public KeptRule {
     if (view.rows.info.mode != query::Mode::kTrain || told_) return;
     for (const auto& answer : view.index.json_events("causal")) {
       if (FlagIn(*answer, "copied")) {
-        if (!FlagIn(*answer, "sees") && NumberIn(*answer, "itself") > limits_.change)
+        // What an encoder gives to another model is no score, and what sees one token only may be an
+        // autoencoder.
+        const bool speaks = !FlagIn(*answer, "elsewhere") && !FlagIn(*answer, "alone");
+        if (speaks && !FlagIn(*answer, "sees") && NumberIn(*answer, "itself") > limits_.change)
           TellCopied(view, *answer, sink);
         continue;  // a model that sees all tokens may be an autoencoder
       }
@@ -204,7 +207,7 @@ class CausalLeak final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<CausalLeak>(kName, kParams);
-  spec.version = 3;  // 2: cause "not_shifted"; 3: "shifted_twice"
+  spec.version = 4;  // 2: cause "not_shifted"; 3: "shifted_twice"; 4: not of parts
   spec.summary = "a model of next tokens that sees them, or is trained on others";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;

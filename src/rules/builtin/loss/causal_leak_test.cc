@@ -71,6 +71,10 @@ TEST(CausalLeak, TargetsThatAreTheInput_AreToldOfAModelThatSeesNoLaterTokens) {
   ASSERT_EQ(findings.size(), 1U);
   EXPECT_EQ(findings[0].cause, "not_shifted");
   EXPECT_TRUE(After(copied("true")).empty());  // an autoencoder
+  // An encoder, whose result another model takes; a model that sees each token alone.
+  EXPECT_TRUE(After(copied(R"(false, "elsewhere": true)")).empty());
+  EXPECT_TRUE(After(copied(R"(false, "alone": true)")).empty());
+  EXPECT_EQ(After(copied(R"(false, "elsewhere": false, "alone": false)")).size(), 1U);
 }
 
 struct Text {
