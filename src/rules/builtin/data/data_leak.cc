@@ -158,7 +158,7 @@ class DataLeak final : public KeptRule {
         one.Cover(hashes);
         if (!sample->whole_shape.empty()) {
           one.batch = std::max(one.batch, static_cast<double>(sample->whole_shape[0]));
-          one.trained = static_cast<double>((view.rows.info.mode_step + 1) * sample->whole_shape[0]);
+          one.trained = static_cast<double>(view.rows.info.mode_step + 1) * one.batch;
         }
         for (const std::uint64_t hash : hashes) one.rows.Add(hash);
         one.windows.Train(*sample);

@@ -560,10 +560,9 @@ TEST(FrozenAtInit, LoadedTrainedAndRandomOnPurpose_AreSilent) {
 }
 
 // `local`: updates that each makes before the other does.
-// `near`: as neighbours that average a part of their weights after each update. `shared`: both get the same
-// batches. `asked`: how many of them evaluations ask.
+// `shared`: both get the same batches. `asked`: how many of them evaluations ask.
 FakeTrial Replicas(double second_start, double drift, int average_every = 0, int local = 0,
-                   bool shared = false, int asked = 0, bool near = false) {
+                   bool shared = false, int asked = 0) {
   FakeTrial trial;
   const auto model = [](const char* name, const char* optimizer) {
     return std::string(R"({"name": ")") + name +
@@ -590,7 +589,7 @@ FakeTrial Replicas(double second_start, double drift, int average_every = 0, int
         trial.Event(EventKind::kBatch, number, 7);
     }
     const bool together = step < 2 * local || (average_every > 0 && step % average_every == 0);
-    apart = together ? 0 : near ? drift * (1 + 0.1 * (step % 3)) : apart + drift;
+    apart = together ? 0 : apart + drift;
   }
   return trial;
 }
@@ -605,10 +604,6 @@ TEST(ReplicaDivergence, EqualAtFirstAndThenApart_Stops) {
   EXPECT_TRUE(FindingsOf(Replicas(1, 0.01, 8), "ReplicaDivergence").empty());  // averaged now and then
   EXPECT_EQ(FindingsOf(Replicas(1, 0.01, 0, 1), "ReplicaDivergence").size(), 1U);
   EXPECT_TRUE(FindingsOf(Replicas(1, 0.01, 0, 8), "ReplicaDivergence").empty());  // clients of a federation
-}
-
-TEST(ReplicaDivergence, NeighboursThatAverageAPart_AreSilent) {
-  EXPECT_TRUE(FindingsOf(Replicas(1, 0.01, 0, 0, false, 0, true), "ReplicaDivergence").empty());
 }
 
 TEST(ReplicaDivergence, ArmsOfAComparison_AreSilent) {

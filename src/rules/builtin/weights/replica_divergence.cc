@@ -24,8 +24,6 @@ constexpr const char* kName = "ReplicaDivergence";
 constexpr std::size_t kMaxTensors = 64;    // compared per pair of replicas
 constexpr std::size_t kMaxReplicas = 256;  // workers, or models in one process
 constexpr std::int64_t kFirstCaptures = 4;
-constexpr std::int64_t kEarly = 2, kLate = 8;  // captures whose distances are averaged
-constexpr double kGrown = 4;                   // of the late ones to the early ones
 
 struct Limits {
   std::int64_t updates;
@@ -88,23 +86,10 @@ class ReplicaDivergence final : public KeptRule {
     // What replicas of one training never are: given the same batch, of which they would learn the same and
     // need no average, or both asked in evaluations, as what is compared is.
     bool compared = false;
-    double early = 0, late = 0;  // how far apart they were at the first captures, and of late: means
-    std::int64_t apart = 0;      // captures at which they differed, one after another
-    void Follow(double distance) {
-      ++apart;
-      if (apart <= kEarly) early += distance / kEarly;
-      late = apart == 1 ? distance : late + (distance - late) / kLate;
-    }
-    // What is left to itself goes farther and farther; neighbours that average a part of their weights stay
-    // as near as they are.
-    [[nodiscard]] bool Grows() const noexcept { return apart > kEarly && late >= kGrown * early; }
     void VisitFields(Fields& io) {
       io("batches", batches);
       io("evaluated", evaluated);
       io("compared", compared);
-      io("early", early);
-      io("late", late);
-      io("apart", apart);
       io("tensors", tensors);
       io("since", since);
       io("updates_at", updates_at);
@@ -191,20 +176,12 @@ class ReplicaDivergence final : public KeptRule {
       pair.take_turns = pair.take_turns && std::abs(Ahead(pair.optimizers) - pair.ahead) <= 1;
       std::string differs;
       std::size_t count = 0;
-      double distance = 0;
       for (const auto& [name, other] : pair.tensors) {
         const auto a = rows.find(name);
         const auto b = rows.find(other);
         if (a == rows.end() || b == rows.end() || !Differ(*a->second, *b->second, limits_.tolerance))
           continue;
         if (count++ == 0) differs = other;
-        distance += std::abs(a->second->sum - b->second->sum);
-      }
-      if (count > 0) {
-        pair.Follow(distance);
-      } else {
-        pair.apart = 0;
-        pair.early = pair.late = 0;
       }
       Judge(view, key, pair, differs, pair.take_turns && !pair.compared ? count : 0, 0, sink);
     }
@@ -334,7 +311,6 @@ class ReplicaDivergence final : public KeptRule {
       pair.updates_at = updates;
     }
     if (updates - pair.updates_at < limits_.updates) return;
-    if (!pair.open && !pair.optimizers.empty() && !pair.Grows()) return;
     pair.open = true;
     Finding finding = FindingAt(kName, "diverged", view, TensorAt{format::kNoId, worker});
     finding.tensor = key.second;
@@ -371,7 +347,7 @@ class ReplicaDivergence final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<ReplicaDivergence>(kName, kParams);
-  spec.version = 3;  // 2: models that take turns; 3: that are compared, or stay near
+  spec.version = 3;  // 2: models that take turns; 3: that are compared
   spec.summary = "replicas of a model that began equal and are no longer so";
   spec.needs = [](const Parameters&) -> std::vector<Need> {
     return {{.collection = "weights", .roles = {Role::kWeight}, .forms = Bit(format::Form::kSummary)}};
