@@ -3,6 +3,7 @@
 #include <map>
 #include <vector>
 
+#include "base/format.h"
 #include "rules/facts/sample.h"
 
 namespace luff::rules {
@@ -43,6 +44,22 @@ std::optional<ExchangedTokens::Found> ExchangedTokens::Add(const StepView& view)
     }
   }
   return std::nullopt;
+}
+
+void TellExchangedTokens(const ExchangedTokens::Found& found, Finding* finding) {
+  finding->severity = Severity::kStop;
+  finding->what =
+      fmt::format("{} of {} rows of targets are the next tokens of another row", found.other, found.rows);
+  finding->why =
+      "each of them is, id by id, what follows in the sequence of another row of the same batch, and not "
+      "in that of its own";
+  finding->remedy =
+      "cut inputs and targets out of one array with the same index, and shuffle or sort both alike";
+  finding->causes = {"targets shuffled or sorted apart from the inputs",
+                     "rows of inputs and targets drawn by two random numbers"};
+  finding->evidence = {{"rows", found.rows}, {"of_another_row", found.other}, {"of_the_own_row", found.own}};
+  finding->threshold =
+      fmt::format("half of the rows of {} captured batches in a row (Luff)", ExchangedTokens::kBatches);
 }
 
 }  // namespace luff::rules

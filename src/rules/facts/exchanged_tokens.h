@@ -28,4 +28,7 @@ class ExchangedTokens {
   std::int64_t batches_ = 0;
 };
 
+/// Says in a finding what was found.
+void TellExchangedTokens(const ExchangedTokens::Found& found, Finding* finding);
+
 }  // namespace luff::rules

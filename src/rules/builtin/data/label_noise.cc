@@ -527,20 +527,7 @@ class LabelNoise final : public KeptRule {
     told_.insert("exchanged_rows");
     Finding finding = Begin(view.rows.info, "exchanged_rows");
     finding.tensor = view.trial.tensor(found->loss).name;
-    finding.severity = Severity::kStop;
-    finding.what =
-        fmt::format("{} of {} rows of targets are the next tokens of another row", found->other, found->rows);
-    finding.why =
-        "each of them is, id by id, what follows in the sequence of another row of the same batch, and not "
-        "in that of its own";
-    finding.remedy =
-        "cut inputs and targets out of one array with the same index, and shuffle or sort both alike";
-    finding.causes = {"targets shuffled or sorted apart from the inputs",
-                      "rows of inputs and targets drawn by two random numbers"};
-    finding.evidence = {
-        {"rows", found->rows}, {"of_another_row", found->other}, {"of_the_own_row", found->own}};
-    finding.threshold =
-        fmt::format("half of the rows of {} captured batches in a row (Luff)", ExchangedTokens::kBatches);
+    TellExchangedTokens(*found, &finding);
     sink.Report(std::move(finding));
   }
 
