@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 from fake_session import DEFAULT_ROLES
@@ -132,6 +134,11 @@ def test_divergence_of_detached_scores(watched):
         lambda a, v, r, _: a + 0.01,  # a constant
         lambda a, v, r, z: 0 + a + 0 * mse(z.detach()[:, 0], r),  # a metric of what is trained
         lambda a, v, r, _: (a, mse(v.detach(), r))[0],  # a logged loss of a head that rests
+        # sums that begin with 0, beside a loss of a head that rests, whose value is logged
+        lambda a, v, r, _: (0 + a, mse(v, r))[0],
+        lambda a, v, r, z: (0 + 0.5 * a + 2 * mse(z[:, 0], r) - mse(z[:, 1], r) / 4, mse(v.detach(), r))[0],
+        lambda a, v, r, z: (sum([a, nn.L1Loss()(z[:, 0], r)]) / 2, mse(v, r))[0],
+        lambda a, v, r, _: (functools.reduce(lambda x, _: x + x / 2, range(40), 0 + a), mse(v, r))[0],
         lambda a, v, r, z: a + mse(z[:, 0], v.detach()),  # detached targets
         lambda a, v, r, _: a * (r - v.detach()).mean() + mse(v, r),  # a baseline with a term of its own
         lambda a, v, r, _: a + mse(v, (r + 0.9 * v).detach()),  # learnt from its own estimate

@@ -126,7 +126,7 @@ class Evidence:
         if not since & (since - 1) or self._reach.reached is not None:
             self._reach.begins(roots, context.called.models())
             if self.losses.terms.on:
-                self.losses.terms.backward_begins(roots)
+                self.losses.terms.backward_begins(roots, context.saved_hooks)
         self.accumulated.backward_begins(context.step, roots, self.losses, context.called.models)
         if self.passes.on:
             self.passes.backward_begins(context.step, roots)
