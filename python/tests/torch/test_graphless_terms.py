@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 
+import numpy as np
 import pytest
 import torch
 from fake_session import DEFAULT_ROLES
 from luff._codes import Role
-from luff.torch.evidence._graphless_terms import has_graphless_operand
+from luff.torch.evidence._graphless_terms import _are_among, has_graphless_operand
 from luff.torch.patches import _functional
 from torch import nn
 from torch.nn import functional
@@ -193,3 +194,15 @@ def test_operands():
     wide = torch.ones(3, requires_grad=True)
     assert not has_graphless_operand((wide - 1).mean())  # an error
     assert not has_graphless_operand(torch.stack([a, a.exp()]).sum())
+
+
+def test_numbers_that_lie_close_together_show_nothing():
+    draw = np.random.default_rng(1)
+    numbers = np.sort(0.5 + 0.02 * draw.standard_normal(16))
+    assert not _are_among(numbers, [0.1 * draw.standard_normal((1, 65536))])
+    few = draw.standard_normal((16, 4))
+    shares = 1 / (1 + np.exp(-few.astype(np.float32)))
+    assert _are_among(np.unique(shares[:4].astype(np.float64)), [few])
+    assert _are_among(np.unique(shares[:1].astype(np.float64)), [few])
+    wide = draw.standard_normal((64, 64))
+    assert _are_among(np.unique(1 / (1 + np.exp(-wide[0]))), [wide])

@@ -35,6 +35,8 @@ _NAMES = 64  # in an event
 _LEAF = "torch::autograd::AccumulateGrad"
 _PASSES = frozenset(("Add", "Sub", "Rsub", "Neg", "Mul", "Div", "Mean", "Sum", "Stack", "Cat")) | MOVES
 _NEAR = 1e-5  # relative, of what is computed again
+_BESIDE = (-90, -60, -30, 30, 60, 90)  # times _NEAR
+_CHANCE = 1e-6  # of numbers that are not what a module has returned
 _VALUES = 64  # losses of a step whose values are kept
 _DEPTH = 64  # of a sum that is added up again
 
@@ -251,14 +253,25 @@ def _are_among(numbers: Array, outputs: list[Array]) -> bool:
     with np.errstate(all="ignore"):
         for link in (_as_they_are, _log_softmax, _softmax, _sigmoid, _log_sigmoid):
             made = np.sort(np.concatenate([link(output).reshape(-1) for output in outputs]))
-            at = np.searchsorted(made, numbers).clip(1, max(1, made.size - 1))
             if made.size < 2:
                 return False
-            off = np.minimum(np.abs(made[at] - numbers), np.abs(made[at - 1] - numbers))
             near = 0.0 if link is _as_they_are else _NEAR
-            if bool((off <= near * np.abs(numbers)).all()):
+            if _share_of(numbers, made, near) == 1.0 and not (near and _is_chance(numbers, made)):
                 return True
     return False
+
+
+def _share_of(numbers: Array, made: Array, near: float) -> float:
+    """Returns the share of numbers that have one of others, which are sorted, nearby."""
+    at = np.searchsorted(made, numbers).clip(1, made.size - 1)
+    off = np.minimum(np.abs(made[at] - numbers), np.abs(made[at - 1] - numbers))
+    return float((off <= near * np.abs(numbers)).mean())
+
+
+def _is_chance(numbers: Array, made: Array) -> bool:
+    """Returns whether numbers a little beside these may be among the others, too: they lie so close together."""
+    share = np.mean([_share_of(numbers * (1 + by * _NEAR), made, _NEAR) for by in _BESIDE])
+    return bool(share**numbers.size > _CHANCE)
 
 
 def _as_they_are(output: Array) -> Array:
