@@ -268,6 +268,32 @@ def test_reversed_gradients(watched):
         assert play(watched, of_labels(), lambda f, _: bce(f, 0.0), judged=judged) == []
 
 
+@pytest.mark.parametrize("how", ["not", "critic", "generator", "hook"])
+def test_gradients_that_the_script_turns(watched, how):
+    generator, critic = Generator(), Critic()
+    _, session = watched(ROLES)
+    d = torch.optim.SGD(critic.parameters(), 1e-2)
+    g = torch.optim.SGD(generator.parameters(), 1e-2)
+    for _ in range(12):
+        made = generator(torch.randn(16, 4))
+        d.zero_grad()
+        (critic(torch.randn(16, 12)).mean() - critic(made.detach()).mean()).backward()
+        if how == "critic":
+            for parameter in critic.parameters():
+                parameter.grad.neg_()
+        d.step()
+        if how == "hook":
+            made.register_hook(torch.neg)
+        g.zero_grad()
+        (-critic(made).mean()).backward()
+        if how == "generator":
+            for parameter in generator.parameters():
+                parameter.grad.neg_()
+        g.step()
+    told = [event for event in session.json_events if event["kind"] == "critic_helped"]
+    assert told == (TOLD if how == "not" else [])
+
+
 def test_a_mark_that_is_to_be_found(watched):
     class Marking(nn.Module):
         def __init__(self):

@@ -18,7 +18,7 @@ import torch
 
 from luff._codes import Mode
 from luff.torch.capture._graphs import operation_of
-from luff.torch.capture._memory import Array, array_of
+from luff.torch.capture._memory import Array, array_of, gradient_of
 from luff.torch.capture._modules import tensors_in
 from luff.torch.capture._names import Names
 from luff.torch.evidence._accumulated import Accumulated
@@ -280,6 +280,8 @@ class Adversaries(WaitingEvents):
         self._critics: dict[int, tuple[Any, int, int, _Pull, _Pull]] = {}
         self._rounds = 0
         self._pair: tuple[Any, Any] | None = None
+        #: Parameters of both, and the first numbers of their gradients behind the last backward pass.
+        self._behind: list[tuple[Any, Array]] = []
 
     def begins(self, step: int, optimizers: int) -> None:
         """Called when optimizers have come or models are others."""
@@ -313,6 +315,26 @@ class Adversaries(WaitingEvents):
             if region is not None and np.unique(_spread(region)).size >= _DISTINCT:
                 self._made = [*self._made[1 - _MADE :], _Made(module, tensor, len(region), region, given)]
 
+    def backward_ended(self) -> None:
+        """Called when a backward pass has ended, while it is on."""
+        models = [model() for call in self._calls for model in (call.critic, call.maker) if model is not None]
+        kept = {id(model): _gradient_in(model) for model in models if model is not None}
+        self._behind = [one for one in kept.values() if one is not None]
+
+    def update_begins(self) -> None:
+        """Called when an optimizer is about to use gradients, while it is on."""
+        behind, self._behind = self._behind, []
+        for reference, before in behind:
+            parameter = reference()
+            now = None if parameter is None else _first_of(gradient_of(parameter))
+            if now is None or now.size != before.size:
+                continue
+            with np.errstate(all="ignore"):
+                turned = bool((now * before).sum() < 0)
+            if turned:  # by the script, which minimises what looks maximised
+                self._close()
+                return
+
     def _call_of(
         self, module: Any, args: Any, scores: list[tuple[int, Any]], given: list[Array]
     ) -> _Call | None:
@@ -330,6 +352,7 @@ class Adversaries(WaitingEvents):
             else:
                 maker = found
                 whole = tensor.grad_fn is not None and _hands_on(tensor.grad_fn, found.node)
+                whole = whole and not _has_hooks(tensor)
         if maker is None:
             return None if moved else _Call(module, None, False, given, self.passes)
         whole = whole and not any(_turns(tensor.grad_fn, maker.node) for _, tensor in scores)
@@ -458,6 +481,7 @@ class Adversaries(WaitingEvents):
         self.on = False
         looking.set(False)
         self._made, self._calls, self._critics, self._pair, self._rounds = [], [], {}, None, 0
+        self._behind = []
 
 
 def _pulls(calls: list[_Call]) -> dict[int, _Pull]:
@@ -472,6 +496,28 @@ def _pulls(calls: list[_Call]) -> dict[int, _Pull]:
 def _holds(held: set[int], module: Any) -> bool:
     """Returns whether an optimizer holds any parameter of a module."""
     return any(id(parameter) in held for parameter in islice(module.parameters(), _PARAMETERS))
+
+
+def _gradient_in(module: Any) -> tuple[Any, Array] | None:
+    """Returns the first parameter of a module with a gradient, weakly, and its first numbers."""
+    for parameter in islice(module.parameters(), _MADE):
+        numbers = _first_of(gradient_of(parameter))
+        if numbers is not None:
+            return weakref.ref(parameter), numbers
+    return None
+
+
+def _first_of(gradient: Any) -> Array | None:
+    values = None if gradient is None else array_of(gradient)
+    if values is None or not values.flags.c_contiguous:
+        return None
+    return np.array(values.reshape(-1)[:_NUMBERS], dtype=np.float64)
+
+
+def _has_hooks(tensor: Any) -> bool:
+    """Returns whether hooks of the script's, which may turn gradients, hang on a tensor."""
+    hooks = tensor._backward_hooks or {}
+    return any(not str(getattr(hook, "__module__", "")).startswith("luff.") for hook in hooks.values())
 
 
 def _first_samples(tensor: Any, samples: int = 0) -> Array | None:
