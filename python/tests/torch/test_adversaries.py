@@ -200,6 +200,63 @@ def test_adversaries_and_look_alikes_are_silent(watched, of_critic, of_generator
     assert play(watched, of_critic, of_generator) == []
 
 
+class Drawn(Critic):
+    """Scores lie close together at first, above 0."""
+
+    def __init__(self, bias, spread=1.0):
+        super().__init__()
+        with torch.no_grad():
+            self.net[-1].bias.fill_(bias)
+            self.net[-1].weight.mul_(spread)
+
+
+@pytest.mark.parametrize(
+    ("of_critic", "of_generator", "spread"),
+    [
+        (lambda r, f, _: squares(r, 1.0) + squares(f, -1.0), lambda f, _: squares(f, 0.0), 0.1),
+        (of_labels(), lambda f, _: squares(f, 0.0), 1.0),  # seeks the boundary
+        (of_labels(), lambda f, _: bce(f, 0.5), 1.0),  # confuses
+    ],
+)
+def test_targets_in_between_that_all_scores_lie_above_at_first(watched, of_critic, of_generator, spread):
+    for seed in range(3):
+        torch.manual_seed(seed)
+        assert play(watched, of_critic, of_generator, Drawn(0.3, spread)) == []
+
+
+def test_codes_that_are_shuffled_are_no_data(watched):
+    encoder, network = nn.Linear(12, 4), Critic(16)
+    _, session = watched(ROLES)
+    d = torch.optim.Adam(network.parameters(), 1e-3)
+    g = torch.optim.Adam(encoder.parameters(), 1e-3)
+
+    def information(data, code):  # a bound of it, which both make larger
+        shuffled = code[torch.randperm(len(code))]
+        together = network(torch.cat([data, code], 1))
+        apart = network(torch.cat([data, shuffled], 1))
+        return together.mean() - torch.logsumexp(apart, 0).mean()
+
+    for _ in range(16):
+        data = torch.randn(64, 12)
+        d.zero_grad()
+        (-information(data, encoder(data).detach())).backward()
+        d.step()
+        g.zero_grad()
+        (-information(data, encoder(data))).backward()
+        g.step()
+    assert [event for event in session.json_events if event["kind"] == "critic_helped"] == []
+
+
+def test_scores_that_are_infinite(watched, recwarn):
+    class Infinite(Critic):
+        def forward(self, x):
+            scores = super().forward(x)
+            return scores + torch.tensor([torch.inf, -torch.inf]).repeat(len(x) // 2)[:, None]
+
+    assert play(watched, of_means, lambda f, _: -f.mean(), Infinite()) == []
+    assert [str(one.message) for one in recwarn if issubclass(one.category, RuntimeWarning)] == []
+
+
 def test_reversed_gradients(watched):
     class Reversing(Critic):
         def forward(self, x):
@@ -209,6 +266,32 @@ def test_reversed_gradients(watched):
     for turn in (Reversed.apply, lambda x: 2 * x.detach() - x):
         judged = lambda made, data, turn=turn: turn(made)  # noqa: E731
         assert play(watched, of_labels(), lambda f, _: bce(f, 0.0), judged=judged) == []
+
+
+@pytest.mark.parametrize("how", ["not", "critic", "generator", "hook"])
+def test_gradients_that_the_script_turns(watched, how):
+    generator, critic = Generator(), Critic()
+    _, session = watched(ROLES)
+    d = torch.optim.SGD(critic.parameters(), 1e-2)
+    g = torch.optim.SGD(generator.parameters(), 1e-2)
+    for _ in range(12):
+        made = generator(torch.randn(16, 4))
+        d.zero_grad()
+        (critic(torch.randn(16, 12)).mean() - critic(made.detach()).mean()).backward()
+        if how == "critic":
+            for parameter in critic.parameters():
+                parameter.grad.neg_()
+        d.step()
+        if how == "hook":
+            made.register_hook(torch.neg)
+        g.zero_grad()
+        (-critic(made).mean()).backward()
+        if how == "generator":
+            for parameter in generator.parameters():
+                parameter.grad.neg_()
+        g.step()
+    told = [event for event in session.json_events if event["kind"] == "critic_helped"]
+    assert told == (TOLD if how == "not" else [])
 
 
 def test_a_mark_that_is_to_be_found(watched):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+
+import numpy as np
 import pytest
 import torch
 from fake_session import DEFAULT_ROLES
 from luff._codes import Role
-from luff.torch.evidence._graphless_terms import has_graphless_operand
+from luff.torch.evidence._graphless_terms import _are_among, has_graphless_operand
 from luff.torch.patches import _functional
 from torch import nn
 from torch.nn import functional
@@ -132,6 +135,11 @@ def test_divergence_of_detached_scores(watched):
         lambda a, v, r, _: a + 0.01,  # a constant
         lambda a, v, r, z: 0 + a + 0 * mse(z.detach()[:, 0], r),  # a metric of what is trained
         lambda a, v, r, _: (a, mse(v.detach(), r))[0],  # a logged loss of a head that rests
+        # sums that begin with 0, beside a loss of a head that rests, whose value is logged
+        lambda a, v, r, _: (0 + a, mse(v, r))[0],
+        lambda a, v, r, z: (0 + 0.5 * a + 2 * mse(z[:, 0], r) - mse(z[:, 1], r) / 4, mse(v.detach(), r))[0],
+        lambda a, v, r, z: (sum([a, nn.L1Loss()(z[:, 0], r)]) / 2, mse(v, r))[0],
+        lambda a, v, r, _: (functools.reduce(lambda x, _: x + x / 2, range(40), 0 + a), mse(v, r))[0],
         lambda a, v, r, z: a + mse(z[:, 0], v.detach()),  # detached targets
         lambda a, v, r, _: a * (r - v.detach()).mean() + mse(v, r),  # a baseline with a term of its own
         lambda a, v, r, _: a + mse(v, (r + 0.9 * v).detach()),  # learnt from its own estimate
@@ -186,3 +194,15 @@ def test_operands():
     wide = torch.ones(3, requires_grad=True)
     assert not has_graphless_operand((wide - 1).mean())  # an error
     assert not has_graphless_operand(torch.stack([a, a.exp()]).sum())
+
+
+def test_numbers_that_lie_close_together_show_nothing():
+    draw = np.random.default_rng(1)
+    numbers = np.sort(0.5 + 0.02 * draw.standard_normal(16))
+    assert not _are_among(numbers, [0.1 * draw.standard_normal((1, 65536))])
+    few = draw.standard_normal((16, 4))
+    shares = 1 / (1 + np.exp(-few.astype(np.float32)))
+    assert _are_among(np.unique(shares[:4].astype(np.float64)), [few])
+    assert _are_among(np.unique(shares[:1].astype(np.float64)), [few])
+    wide = draw.standard_normal((64, 64))
+    assert _are_among(np.unique(1 / (1 + np.exp(-wide[0]))), [wide])

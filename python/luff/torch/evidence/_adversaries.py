@@ -18,7 +18,7 @@ import torch
 
 from luff._codes import Mode
 from luff.torch.capture._graphs import operation_of
-from luff.torch.capture._memory import Array, array_of
+from luff.torch.capture._memory import Array, array_of, gradient_of
 from luff.torch.capture._modules import tensors_in
 from luff.torch.capture._names import Names
 from luff.torch.evidence._accumulated import Accumulated
@@ -44,6 +44,8 @@ _FEWEST = 4  # of them that show a straight line
 _STRAIGHT = 1e-6  # of the largest gradient, off that line: rounding of float32
 _SPREAD = 0.02  # of scores
 _SAME_TARGET = 1e-2
+_SHOWS = 1e-3  # of scores that are apart: what their gradients follow is seen
+_ALIKE = 1e-4  # rounding of float32, of gradients over what they follow
 _PARAMETERS = 4096  # of a model that are looked at
 _MOVED = 16  # nodes between what a model has made and what is judged
 _HANDS_ON = MOVES | {"Cat", "Stack", "Permute", "Transpose", "ConstantPadNd"}
@@ -75,10 +77,14 @@ class _Pull(NamedTuple):
         Of all gradients; 0: there are both.
     target
         The number that squared errors draw scores to; None for other losses.
+    steady
+        The loss is known to fall that way from any score: its gradients are all the same, or those of a logarithm.
+        Other losses may draw scores to a number in between, which all of them lie above at first.
     """
 
     sign: int
     target: float | None
+    steady: bool = False
 
     @property
     def unknown(self) -> bool:
@@ -87,7 +93,8 @@ class _Pull(NamedTuple):
     def with_(self, other: _Pull) -> _Pull:
         """Returns what both have in common."""
         same = self.target is not None and other.target is not None and _are_close(self.target, other.target)
-        return _Pull(self.sign if self.sign == other.sign else 0, self.target if same else None)
+        sign = self.sign if self.sign == other.sign else 0
+        return _Pull(sign, self.target if same else None, self.steady and other.steady)
 
     def is_apart(self, other: _Pull) -> bool:
         """Returns whether it draws scores away from where the other one draws them."""
@@ -100,6 +107,11 @@ class _Pull(NamedTuple):
         if self.target is not None and other.target is not None:
             return _are_close(self.target, other.target)
         return self.sign != 0 and self.sign == other.sign
+
+    def goes_on_with(self, other: _Pull) -> bool:
+        """Returns whether it goes with the other one, and would do so at any score."""
+        by_target = self.target is not None and other.target is not None
+        return self.goes_with(other) and (by_target or self.steady)
 
 
 def _are_close(one: float, other: float) -> bool:
@@ -114,7 +126,33 @@ def _pull_of(scores: Array | None, gradients: Array | None) -> _Pull | None:
     if not above and not below:
         return None
     sign = 0 if above and below else 1 if above else -1
-    return _Pull(sign, None if scores is None else _target_of(scores, _flat(gradients)))
+    if scores is None:
+        return _Pull(sign, None)
+    gradients = _flat(gradients)
+    return _Pull(sign, _target_of(scores, gradients), sign != 0 and _is_steady(scores, gradients))
+
+
+def _is_steady(scores: Array, gradients: Array) -> bool:
+    """Returns whether gradients are those of a mean of scores, of a hinge, or of the logarithm of a sigmoid (or of what
+    is a probability already), by whatever number.
+    """
+    if gradients.size != scores.size:
+        return False
+    if scores.size == 1:  # a mean, by `backward(one)`
+        return abs(float(gradients[0])) == 1.0
+    if np.ptp(scores) == 0:
+        return False
+    falls = gradients[gradients != 0]
+    if np.ptp(falls) == 0:
+        return True
+    if scores.size < _FEWEST or np.ptp(scores) < _SHOWS * max(1.0, float(np.abs(scores).max())):
+        return False
+    sizes = np.abs(gradients)
+    for slope in (1 + np.exp(-scores), 1 + np.exp(scores), scores, 1 - scores):
+        shares = sizes * slope
+        if shares.min() > 0 and np.ptp(shares) <= _ALIKE * shares.max():
+            return True
+    return False
 
 
 def _target_of(scores: Array, gradients: Array) -> float | None:
@@ -157,7 +195,8 @@ class _Mark:
         try:
             gradient = gradients[self._number]
             if gradient is not None:
-                call.arrived(self._place, _pull_of(self._scores, array_of(gradient)))
+                with np.errstate(all="ignore"):  # scores may be infinite
+                    call.arrived(self._place, _pull_of(self._scores, array_of(gradient)))
         except Exception:  # inside a backward pass of the training, which must not fail
             call.arrived(self._place, _Pull(0, None))
 
@@ -196,13 +235,25 @@ class _Made:
         self.numbers = _spread(region)
 
     def is_part_of(self, tensor: Any) -> bool:
-        """Returns whether the first samples of a tensor hold these numbers."""
+        """Returns whether a tensor's samples hold these numbers."""
         region = _first_samples(tensor, self.samples)
         if region is None or region.size < self.size:
             return False
         if region.size == self.size and np.array_equal(_spread(region), self.numbers):
             return True
-        return bool(np.isin(self.numbers, region).all())
+        return self._is_among(region) or (len(tensor) > self.samples and self._is_shuffled_in(tensor))
+
+    def _is_shuffled_in(self, tensor: Any) -> bool:
+        """Returns whether any samples of a tensor hold these numbers: a batch of codes that are shuffled is made of
+        them, too, and shows a critic what dependence is not.
+        """
+        values = array_of(tensor)
+        return values is not None and values.size <= _REGION and self._is_among(values)
+
+    def _is_among(self, values: Array) -> bool:
+        # The first few tell most others, in a fraction of the time.
+        few = all(bool((values == number).any()) for number in self.numbers[:_FEWEST])
+        return few and bool(np.isin(self.numbers, values).all())
 
 
 class Adversaries(WaitingEvents):
@@ -229,6 +280,8 @@ class Adversaries(WaitingEvents):
         self._critics: dict[int, tuple[Any, int, int, _Pull, _Pull]] = {}
         self._rounds = 0
         self._pair: tuple[Any, Any] | None = None
+        #: Parameters of both, and the first numbers of their gradients behind the last backward pass.
+        self._behind: list[tuple[Any, Array]] = []
 
     def begins(self, step: int, optimizers: int) -> None:
         """Called when optimizers have come or models are others."""
@@ -262,6 +315,26 @@ class Adversaries(WaitingEvents):
             if region is not None and np.unique(_spread(region)).size >= _DISTINCT:
                 self._made = [*self._made[1 - _MADE :], _Made(module, tensor, len(region), region, given)]
 
+    def backward_ended(self) -> None:
+        """Called when a backward pass has ended, while it is on."""
+        models = [model() for call in self._calls for model in (call.critic, call.maker) if model is not None]
+        kept = {id(model): _gradient_in(model) for model in models if model is not None}
+        self._behind = [one for one in kept.values() if one is not None]
+
+    def update_begins(self) -> None:
+        """Called when an optimizer is about to use gradients, while it is on."""
+        behind, self._behind = self._behind, []
+        for reference, before in behind:
+            parameter = reference()
+            now = None if parameter is None else _first_of(gradient_of(parameter))
+            if now is None or now.size != before.size:
+                continue
+            with np.errstate(all="ignore"):
+                turned = bool((now * before).sum() < 0)
+            if turned:  # by the script, which minimises what looks maximised
+                self._close()
+                return
+
     def _call_of(
         self, module: Any, args: Any, scores: list[tuple[int, Any]], given: list[Array]
     ) -> _Call | None:
@@ -279,6 +352,7 @@ class Adversaries(WaitingEvents):
             else:
                 maker = found
                 whole = tensor.grad_fn is not None and _hands_on(tensor.grad_fn, found.node)
+                whole = whole and not _has_hooks(tensor)
         if maker is None:
             return None if moved else _Call(module, None, False, given, self.passes)
         whole = whole and not any(_turns(tensor.grad_fn, maker.node) for _, tensor in scores)
@@ -379,7 +453,7 @@ class Adversaries(WaitingEvents):
         pull = _pulls(calls).get(known[2])
         if pull is None:
             return
-        if pull.unknown:
+        if pull.unknown or (pull.goes_with(known[3]) and not pull.goes_on_with(known[3])):
             self._rounds = 0
             return
         if not pull.goes_with(known[3]) or not all(call.whole for call in calls):
@@ -407,6 +481,7 @@ class Adversaries(WaitingEvents):
         self.on = False
         looking.set(False)
         self._made, self._calls, self._critics, self._pair, self._rounds = [], [], {}, None, 0
+        self._behind = []
 
 
 def _pulls(calls: list[_Call]) -> dict[int, _Pull]:
@@ -421,6 +496,28 @@ def _pulls(calls: list[_Call]) -> dict[int, _Pull]:
 def _holds(held: set[int], module: Any) -> bool:
     """Returns whether an optimizer holds any parameter of a module."""
     return any(id(parameter) in held for parameter in islice(module.parameters(), _PARAMETERS))
+
+
+def _gradient_in(module: Any) -> tuple[Any, Array] | None:
+    """Returns the first parameter of a module with a gradient, weakly, and its first numbers."""
+    for parameter in islice(module.parameters(), _MADE):
+        numbers = _first_of(gradient_of(parameter))
+        if numbers is not None:
+            return weakref.ref(parameter), numbers
+    return None
+
+
+def _first_of(gradient: Any) -> Array | None:
+    values = None if gradient is None else array_of(gradient)
+    if values is None or not values.flags.c_contiguous:
+        return None
+    return np.array(values.reshape(-1)[:_NUMBERS], dtype=np.float64)
+
+
+def _has_hooks(tensor: Any) -> bool:
+    """Returns whether hooks of the script's, which may turn gradients, hang on a tensor."""
+    hooks = tensor._backward_hooks or {}
+    return any(not str(getattr(hook, "__module__", "")).startswith("luff.") for hook in hooks.values())
 
 
 def _first_samples(tensor: Any, samples: int = 0) -> Array | None:

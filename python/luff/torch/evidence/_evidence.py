@@ -126,7 +126,7 @@ class Evidence:
         if not since & (since - 1) or self._reach.reached is not None:
             self._reach.begins(roots, context.called.models())
             if self.losses.terms.on:
-                self.losses.terms.backward_begins(roots)
+                self.losses.terms.backward_begins(roots, context.saved_hooks)
         self.accumulated.backward_begins(context.step, roots, self.losses, context.called.models)
         if self.passes.on:
             self.passes.backward_begins(context.step, roots)
@@ -161,10 +161,14 @@ class Evidence:
         if self._reach.reached is not None:
             self._reach.ended(self._context.called.models())
         self.accumulated.backward_ended()
+        if self._adversaries.on:
+            self._adversaries.backward_ended()
 
     def update_begins(self, record: OptimizerRecord, optimizer: Any) -> None:
         """Called when an optimizer is about to use its gradients."""
         self.accumulated.update_begins(record.number)
+        if self._adversaries.on:
+            self._adversaries.update_begins()
         update = self._context.clock.update_of(record.number)
         if not record.updates:
             self.loads.begins(optimizer)

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from luff.torch.capture._graphs import nodes_behind, operation_of
-from luff.torch.capture._memory import Array, array_of
+from luff.torch.capture._memory import Array, array_of, read_scalar
 from luff.torch.capture._modules import tensors_in
 from luff.torch.capture._names import Names
 from luff.torch.evidence._events import WaitingEvents
+from luff.torch.evidence._loss_graph import constant_factor
 from luff.torch.evidence._loss_terms import MOVES
 
 __all__ = ["GraphlessTerms", "has_graphless_operand"]
@@ -34,6 +35,10 @@ _NAMES = 64  # in an event
 _LEAF = "torch::autograd::AccumulateGrad"
 _PASSES = frozenset(("Add", "Sub", "Rsub", "Neg", "Mul", "Div", "Mean", "Sum", "Stack", "Cat")) | MOVES
 _NEAR = 1e-5  # relative, of what is computed again
+_BESIDE = (-90, -60, -30, 30, 60, 90)  # times _NEAR
+_CHANCE = 1e-6  # of numbers that are not what a module has returned
+_VALUES = 64  # losses of a step whose values are kept
+_DEPTH = 64  # of a sum that is added up again
 
 
 def has_graphless_operand(root: Any) -> bool:
@@ -54,6 +59,50 @@ def has_graphless_operand(root: Any) -> bool:
                     seen.add(child)
                     queue.append(child)
     return False
+
+
+def _is_all(root: Any, values: dict[int, float]) -> bool:
+    """Returns whether a loss is what its terms with a graph add up to: what has none is 0, as the beginning of `sum`.
+
+    `values`: of losses, by the number of their node.
+    """
+    whole, terms = read_scalar(root), _sum_of(root.grad_fn, dict(values), _DEPTH)
+    return whole is not None and terms is not None and abs(whole - terms) <= _NEAR * abs(whole)
+
+
+def _sum_of(node: Any, values: dict[int, float | None], depth: int) -> float | None:
+    """Returns the value of what made a node, without operands that have no graph; None where it is not known. Adds it
+    to the values.
+    """
+    if node is None:
+        return 0.0
+    number = node._sequence_nr()
+    if number not in values:
+        if not depth or len(values) > 2 * _VALUES:
+            return None
+        values[number] = None
+        values[number] = _added_up(node, values, depth - 1)
+    return values[number]
+
+
+def _added_up(node: Any, values: dict[int, float | None], depth: int) -> float | None:
+    name = operation_of(node)
+    factor: float | None = 1.0
+    if name in ("Mul", "Div"):
+        factor = constant_factor(node, name == "Div")
+    elif name == "Neg":
+        factor = -1.0
+    elif name not in ("Add", "Sub") and name not in MOVES:
+        return None
+    of = [] if factor is None else [_sum_of(child, values, depth) for child, _ in node.next_functions]
+    if factor is None or not of or of[0] is None:
+        return None
+    if name not in ("Add", "Sub"):
+        return factor * of[0]
+    alpha = getattr(node, "_saved_alpha", None)
+    if len(of) != 2 or of[1] is None or alpha is None:
+        return None
+    return float(of[0] + (alpha if name == "Add" else -alpha) * of[1])
 
 
 def _count(node: Any) -> int:
@@ -81,6 +130,7 @@ class GraphlessTerms(WaitingEvents):
         self._modules: dict[int, tuple[Any, frozenset[int]]] = {}  # whose parameters are all among them
         self._kept: list[tuple[int, Array]] = []  # first rows of what they have returned in this step
         self._calls: list[tuple[str, str, frozenset[int]]] = []  # loss, how, and parameters
+        self._values: dict[int, float] = {}  # of losses with a graph, by the number of their node
         self._operand = False
         self._shown: dict[int, int] = {}  # in how many looks in a row, by parameter
         self._how: dict[int, tuple[str, str]] = {}
@@ -100,6 +150,10 @@ class GraphlessTerms(WaitingEvents):
 
     def called(self, kind: str, tensors: Iterable[Any], output: Any) -> None:
         """Called when a loss was computed in a TRAIN step of a look, of these tensors."""
+        if output.grad_fn is not None and len(self._values) < _VALUES:
+            value = read_scalar(output)
+            if value is not None:
+                self._values[output.grad_fn._sequence_nr()] = value
         if len(self._calls) >= _CALLS:
             return
         if output.grad_fn is not None:
@@ -115,14 +169,16 @@ class GraphlessTerms(WaitingEvents):
         if reached:
             self._calls.append((kind, how, frozenset(reached)))
 
-    def backward_begins(self, roots: Iterable[Any]) -> None:
-        """Called when a backward pass of a look begins."""
-        self._operand = self._operand or any(map(has_graphless_operand, roots))
+    def backward_begins(self, roots: Iterable[Any], saved_hooks: bool = False) -> None:
+        """Called when a backward pass of a look begins. `saved_hooks`: what the graph keeps cannot be read."""
+        for root in roots:
+            whole = not saved_hooks and _is_all(root, self._values)
+            self._operand = self._operand or (not whole and has_graphless_operand(root))
 
     def looked(self, without: Iterable[Any], models: Iterable[Any], names: Names) -> None:
         """Called at the end of a step of a look with the parameters that got no gradient in it."""
         now = {id(parameter): weakref.ref(parameter) for parameter in without}
-        calls, self._calls, self._kept = self._calls, [], []
+        calls, self._calls, self._kept, self._values = self._calls, [], [], {}
         operand, self._operand = self._operand, False
         if self._first:
             self._first = False
@@ -197,14 +253,25 @@ def _are_among(numbers: Array, outputs: list[Array]) -> bool:
     with np.errstate(all="ignore"):
         for link in (_as_they_are, _log_softmax, _softmax, _sigmoid, _log_sigmoid):
             made = np.sort(np.concatenate([link(output).reshape(-1) for output in outputs]))
-            at = np.searchsorted(made, numbers).clip(1, max(1, made.size - 1))
             if made.size < 2:
                 return False
-            off = np.minimum(np.abs(made[at] - numbers), np.abs(made[at - 1] - numbers))
             near = 0.0 if link is _as_they_are else _NEAR
-            if bool((off <= near * np.abs(numbers)).all()):
+            if _share_of(numbers, made, near) == 1.0 and not (near and _is_chance(numbers, made)):
                 return True
     return False
+
+
+def _share_of(numbers: Array, made: Array, near: float) -> float:
+    """Returns the share of numbers that have one of others, which are sorted, nearby."""
+    at = np.searchsorted(made, numbers).clip(1, made.size - 1)
+    off = np.minimum(np.abs(made[at] - numbers), np.abs(made[at - 1] - numbers))
+    return float((off <= near * np.abs(numbers)).mean())
+
+
+def _is_chance(numbers: Array, made: Array) -> bool:
+    """Returns whether numbers a little beside these may be among the others, too: they lie so close together."""
+    share = np.mean([_share_of(numbers * (1 + by * _NEAR), made, _NEAR) for by in _BESIDE])
+    return bool(share**numbers.size > _CHANCE)
 
 
 def _as_they_are(output: Array) -> Array:

@@ -274,7 +274,8 @@ class LossFormula final : public KeptRule {
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<LossFormula>(kName, kParams);
   spec.version = 6;  // 2: "squashed_twice"; 4: phases, "moving_gain", "similarity_minimised"; 5:
-                     // "weights_without_effect", "scale_without_cost"; 6: "critic_helped"
+                     // "weights_without_effect", "scale_without_cost"; 6: "critic_helped",
+                     // "overlap_of_scores"
   spec.summary = "a loss that a script writes itself, of a formula that cannot be meant";
   return spec;
 }
