@@ -117,6 +117,16 @@ HEALTHY = {
         loader(Y),
         lambda model, one, other: (model(one[0]).mean(0) - other[0].mean(0)).square().sum(),
     ),
+    "random masks of errors": (
+        loader(X, Y),
+        loader((torch.rand(ROWS, 3) > 0.5).float()),
+        lambda model, one, other: ((model(one[0]) - one[1]).square() * other[0]).mean(),
+    ),
+    "random masks before the square": (
+        loader(X, Y),
+        loader((torch.rand(ROWS, 3) > 0.5).float()),
+        lambda model, one, other: ((model(one[0]) - one[1]) * other[0]).square().mean(),
+    ),
     "its own target, and another": (
         loader(X, Y),
         loader(Y.clone()),

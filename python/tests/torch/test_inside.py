@@ -587,3 +587,28 @@ def test_targets_of_passes_that_were_cleared(watched, kind):
         assert len(event["targets"]) == 4 and len(known) >= 3
         assert (len(set(known)) == 1) is (kind == "attack")
         assert (len({one for one in event["sizes"] if one is not None}) == 1) is (kind != "single")
+
+
+@pytest.mark.parametrize("inner", ["all", "head", "none"])
+def test_weights_that_inner_steps_move_between_passes(watched, inner):
+    _, session = watched({SAMPLE})
+    model = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    adapted = {"all": model, "head": model[2], "none": nn.Identity()}[inner]
+    kept = []
+    for number, (x, y) in enumerate(cases.batches(12)):
+        if number % 4 == 0:
+            kept = [parameter.detach().clone() for parameter in model.parameters()]
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        with torch.no_grad():
+            if number % 4 < 3:
+                for parameter in adapted.parameters():
+                    parameter -= 0.1 * parameter.grad
+                continue
+            for parameter, before in zip(model.parameters(), kept, strict=True):
+                parameter.copy_(before)
+        optimizer.step()
+    events = told(session, "accumulation")
+    assert [(event["passes"], event["added"]) for event in events] == [(4, False)] * 3
+    assert {event["moved"] for event in events} == {inner != "none"}

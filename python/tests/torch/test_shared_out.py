@@ -171,6 +171,25 @@ def test_a_graph_whose_rows_are_its_nodes_weighs_them_along_the_same_axis(watche
     assert all(not event["weighs"] for event in told(session, "mixing"))
 
 
+class Flow(nn.Module):
+    """Moves what nodes have along learnt shares, of which each node gives 1 away."""
+
+    def __init__(self):
+        super().__init__()
+        self.give, self.take = nn.Parameter(torch.randn(ROWS, 3)), nn.Parameter(torch.randn(ROWS, 3))
+        self.head = nn.Linear(WIDTH, 3)
+
+    def forward(self, x):
+        return self.head(x + (self.take @ self.give.t()).softmax(0) @ x)
+
+
+def test_a_graph_with_parameters_for_each_node_has_no_batch(watched):
+    hook, session = watched({SAMPLE})
+    train(Flow(), shape=(ROWS, WIDTH))
+    hook.close()
+    assert told(session, "mixing") == []
+
+
 def test_a_bag_of_instances_raises_no_question(watched):
     hook, session = watched({SAMPLE})
     train(

@@ -405,6 +405,26 @@ def test_the_model_is_described(watched):
     assert session.documents["environment"]["torch"] == torch.__version__
 
 
+def test_what_an_earlier_optimizer_has_trained_is_described_as_updated(watched):
+    teacher, drawn, student = (torch.nn.Linear(4, 4) for _ in range(3))
+    before = torch.optim.Adam(teacher.parameters(), lr=0.01)  # before anything is watched
+    for _ in range(32):
+        before.zero_grad()
+        teacher(torch.randn(8, 4)).pow(2).mean().backward()
+        before.step()
+    del before
+    _, session = watched()
+    optimizer = torch.optim.SGD(student.parameters(), lr=0.01)
+    for _ in range(4):
+        optimizer.zero_grad()
+        x = student(torch.randn(8, 4))
+        (teacher(x) + drawn(x)).pow(2).mean().backward()
+        optimizer.step()
+    models = session.documents["model"]["models"]
+    held = {model["name"]: [one.get("updated") for one in model["parameters"]] for model in models}
+    assert sorted(held.values(), key=str) == [[None, None], [None, None], [True, True]]
+
+
 @pytest.mark.filterwarnings("ignore:Detected call of")
 @pytest.mark.parametrize("of_model", [True, False])
 def test_a_scheduler_moves_the_rates_of_what_a_model_holds_only(watched, of_model):

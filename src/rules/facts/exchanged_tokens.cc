@@ -34,7 +34,13 @@ std::optional<ExchangedTokens::Found> ExchangedTokens::Add(const StepView& view)
       for (std::size_t i = 0; i < rows.count; ++i) owners[text(ids->values, i, 1)].push_back(i);
       Found found{.loss = call.loss, .rows = targets};
       for (std::size_t i = 0; i < targets; ++i) {
-        const auto owner = owners.find(text(call.target.values, i, 0));
+        const std::vector<double> target = text(call.target.values, i, 0);
+        // The ids themselves, which the model shifts: windows that follow each other hold them, too.
+        if (i < rows.count && target == text(ids->values, i, 0)) {
+          ++found.own;
+          continue;
+        }
+        const auto owner = owners.find(target);
         if (owner == owners.end() || owner->second.size() != 1) continue;
         ++(owner->second.front() == i ? found.own : found.other);
       }

@@ -126,6 +126,7 @@ ParameterFacts ParameterFrom(const Json& model, const Json& parameter) {
   }
   one.optimizer = Word(parameter, "optimizer");
   one.requires_grad = Flag(parameter, "requires_grad", true);
+  one.updated = Flag(parameter, "updated", false);
   one.misspelt = Word(parameter, "misspelt");
   if (const auto it = parameter.find("group"); it != parameter.end() && it->is_number_integer())
     one.group = it->get<std::int64_t>();

@@ -20,6 +20,8 @@ struct ParameterFacts {
   std::int64_t elements = -1;  // -1: unknown
   std::vector<std::int64_t> shape;
   bool requires_grad = true;
+  bool updated =
+      false;  // no optimizer holds it, and it was written in place many times: it was trained before
   std::string optimizer;  // "" if no optimizer holds it
   std::int64_t group = -1;
   std::string misspelt;  // an attribute that was set to False and looks like requires_grad; "": none

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <numeric>
 #include <optional>
 #include <vector>
 
@@ -17,15 +19,20 @@ bool OwnAnswers::Add(std::int64_t step, const LabelledRows& rows, double loss) {
   over_ = !begins || rows.labels.empty() || rows.labels != rows.predictions;
   if (over_) return false;
   ++steps_;
+  std::map<std::int64_t, std::int64_t> now;
   for (const std::int64_t label : rows.labels) {
     rows_ += 1;
+    ++now[label];
     if (counts_.size() < kMost || counts_.contains(label)) counts_[label] += 1;
   }
+  even_ = even_ && now.size() > 1 && std::all_of(now.begin(), now.end(), [&](const auto& one) {
+            return one.second == now.begin()->second;
+          });
   double most = 0;
   for (const auto& [label, count] : counts_) most = std::max(most, count);
   if (rows_ < kRows || steps_ < kSteps || rows_ - most < kOthers) return false;
   over_ = true;
-  return true;
+  return !even_;
 }
 
 bool OwnAnswers::OnTrainStep(const StepView& view, LossReader* reader, std::size_t max_classes,
@@ -38,7 +45,10 @@ bool OwnAnswers::OnTrainStep(const StepView& view, LossReader* reader, std::size
   const Recognition known = reader->Recognise(call);
   const std::optional<LabelledRows> rows =
       known.by_value ? LabelledRowsOf(call, known, max_classes) : std::nullopt;
-  if (!rows || !Add(view.rows.info.mode_step, *rows, *call.value)) return false;
+  if (!rows || known.per_sample.empty()) return false;
+  const double sum = std::accumulate(known.per_sample.begin(), known.per_sample.end(), 0.0);
+  const double mean = sum / static_cast<double>(known.per_sample.size());  // the value may be a sum
+  if (!Add(view.rows.info.mode_step, *rows, mean)) return false;
   finding->tensor = view.trial.tensor(call.loss).name;
   finding->what = fmt::format("the targets of {} are the model's own answers", call.kind);
   finding->why = fmt::format(

@@ -10,7 +10,9 @@ namespace luff::rules {
 
 /// **Thread-compatible.** Targets that are the model's own answers, for LabelNoise. From the first step on
 /// each target of a classification is the class that the model gives the highest score, though its loss says
-/// that it knows next to nothing: a model that had learnt these rows would be sure of them.
+/// that it knows next to nothing: a model that had learnt these rows would be sure of them. Episodes of a few
+/// classes, whose rows may lie near their own class before anything is learnt, ask equally many of each in
+/// each step; a model's answers are never so even.
 class OwnAnswers {
  public:
   static constexpr double kRows = 256;
@@ -28,15 +30,18 @@ class OwnAnswers {
     io("over", over_);
     io("steps", steps_);
     io("rows", rows_);
+    io("even", even_);
     io("counts", counts_, kMost);
   }
 
  private:
+  /// `loss`: the mean of the rows.
   [[nodiscard]] bool Add(std::int64_t step, const LabelledRows& rows, double loss);
 
   bool over_ = false;
   std::int64_t steps_ = 0;
   double rows_ = 0;
+  bool even_ = true;  // each step has had equally many rows of each of its classes, of two at least
   std::map<std::int64_t, double> counts_;  // rows by class
 };
 

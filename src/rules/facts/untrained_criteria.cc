@@ -106,7 +106,7 @@ std::set<std::string> UntrainedCriteria::Models(const ModelFacts& facts) const {
     if (!parameter.requires_grad) continue;
     Own& own = owners[parameter.model];
     const auto values = values_.find(name);
-    own.fits = own.fits && parameter.optimizer.empty() && values != values_.end() &&
+    own.fits = own.fits && parameter.optimizer.empty() && !parameter.updated && values != values_.end() &&
                values->second.seen > 1 && !values->second.moved;
     own.elements += std::max<std::int64_t>(parameter.elements, 1);
     ++own.parameters;

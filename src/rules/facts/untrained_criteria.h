@@ -15,7 +15,8 @@ namespace luff::rules {
 ///
 /// A teacher, a critic or a network that measures a distance is not one of them: those get no labels beside
 /// features, and are networks. A criterion gets labels, a row each, and its parameters are its own, or one
-/// layer; or it gets nothing but several losses.
+/// layer; or it gets nothing but several losses. What was trained before, in the same
+/// process, is a teacher.
 class UntrainedCriteria {
  public:
   /// Call at each TRAIN step.

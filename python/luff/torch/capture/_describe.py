@@ -15,6 +15,7 @@ __all__ = ["describe", "has_moved", "settings_of"]
 _PLAIN = (bool, int, float, str, type(None))
 _MAX_MODULES = 50_000
 _MAX_TEXT = 200
+_DRAWN = 16  # times that a parameter is written in place before it is trained, at most
 _HIDDEN = frozenset({"training", "call_super_init", "dump_patches"})
 _MAX_MILESTONES = 64
 # Set on a parameter by somebody who meant requires_grad; torch takes any attribute. Of modules all settings are told.
@@ -84,6 +85,14 @@ def _misspelt(parameter: Any) -> str:
     """Returns an attribute of a parameter that was to freeze it and means nothing; "" if there is none."""
     own = getattr(parameter, "__dict__", None)
     return next((name for name in _MISSPELT if own.get(name) is False), "") if own else ""
+
+
+def _was_updated(parameter: Any) -> bool:
+    """Returns whether a parameter was written in place more often than one draws or loads it: as a training does."""
+    try:
+        return int(parameter._version) > _DRAWN
+    except (RuntimeError, AttributeError):  # of inference mode
+        return False
 
 
 def has_moved(optimizer: Any) -> bool:
@@ -183,6 +192,8 @@ def describe(
                 "optimizer": optimizer_name,
                 "group": group_index,
             }
+            if optimizer_name is None and _was_updated(parameter):
+                told["updated"] = True
             if misspelt := _misspelt(parameter):
                 told["misspelt"] = misspelt
             parameters.append(told)

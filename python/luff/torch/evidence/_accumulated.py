@@ -7,6 +7,7 @@ update's first pass is only determined again once several passes were seen.
 from __future__ import annotations
 
 import ctypes
+from collections import deque
 from typing import Any
 from zlib import crc32
 
@@ -43,6 +44,8 @@ class Accumulated(WaitingEvents):
         self.count = 0
         self._added = True  # whether each pass found the gradient of the previous one
         self._last = b""  # bytes of a gradient after the last backward pass
+        self._weights = b""  # and of weights
+        self._moved = False  # these were others at the next pass, or at the update
         self._windows = 0
         self._alone = 0  # number of consecutive updates with a single pass
         self._watched: Any = None  # a parameter
@@ -70,6 +73,7 @@ class Accumulated(WaitingEvents):
                 self._watched = _first_matrix(models())
             gradient = first_bytes(getattr(self._watched, "grad", None))
             self._added = self._added and bool(gradient) and any(gradient)
+            self._moved = self._moved or self._weights != self._read_weights()
 
     def backward_ended(self) -> None:
         """Called when a backward pass has ended."""
@@ -79,12 +83,14 @@ class Accumulated(WaitingEvents):
             self._watched = _first_matrix(self._models())
         if self._watched is not None:
             self._last = first_bytes(self._watched.grad)
+            self._weights = self._read_weights(anew=True)
 
     def update_begins(self, number: int) -> None:
         """Called when an optimizer is about to use the accumulated gradients."""
         if self.count > 1 and self._due() and self.count <= _PASSES and len(self.waiting) < _PENDING:
             gradient = getattr(self._watched, "grad", None)
             now = first_bytes(gradient)
+            self._moved = self._moved or self._weights != self._read_weights()
             untouched = bool(self._last) and self._last == now
             if len(self._targets) < min(self.count, _TOLD):
                 self._targets.insert(0, None)
@@ -100,6 +106,7 @@ class Accumulated(WaitingEvents):
                     "added": self._added,
                     "untouched": untouched,
                     "multiple": multiple,
+                    "moved": self._moved,
                 }
             )
 
@@ -110,10 +117,19 @@ class Accumulated(WaitingEvents):
             self._alone = 0
             self._added, self._last, self._watched = True, b"", None
             self._targets = []
+            self._weights, self._moved = b"", False
         else:
             self._alone += 1
         self.count = 0
         self._factors.clear()
+
+    def _read_weights(self, anew: bool = False) -> bytes:
+        """Returns bytes of the first matrix and of the last parameter, of which steps by hand move one at least."""
+        if not anew and not self._weights:
+            return b""
+        models = () if self._models is None else self._models()
+        last = deque((parameter for model in models for parameter in model.parameters()), maxlen=1)
+        return first_bytes(self._watched) + b"".join(map(first_bytes, last))
 
     def _due(self) -> bool:
         return self._windows < _WINDOWS or not self._windows & (self._windows - 1)

@@ -43,6 +43,8 @@ _LOSSES = frozenset(
         "NllLoss2D",
     )
 )
+#: What makes an error of an output: a product with it weighs the error, as a mask does.
+_ERRORS = _LOSSES | {"Sub", "Rsub", "Pow", "Abs"}
 
 
 @dataclass(slots=True)
@@ -190,7 +192,9 @@ class BrokenPairs:
                 found = _owner(known, _saved(node, "_saved_target"))
                 targets.update(found)
                 loss = name if found else loss
-            elif name == "Mul":
+            elif name == "Mul" and not any(
+                operation_of(behind) in _ERRORS for behind, _ in node.next_functions if behind is not None
+            ):
                 size = _result_size(node)
                 for side in ("_saved_self", "_saved_other"):
                     tensor = _saved(node, side)

@@ -172,13 +172,19 @@ def evaluate(calls: list[Call], rows: int, before: list[int], behind: list[int])
 
 def evaluate_others(calls: list[Call], rows: int, told: dict[str, Any]) -> dict[str, Any] | None:
     """Evaluates the models with other samples beside the first one, without a change of their order, by which a softmax
-    along the batch is the same. Only for a forked child.
+    along the batch is the same; and with fewer samples, which a batch may have. Only for a forked child.
     """
     found = None
     for reference, args, kwargs in calls:
         model = reference()
         try:
             one = None if model is None else _compared(model, args, kwargs, rows, [0] + [1] * (rows - 1))
+            if one is not None:  # what takes no fewer rows has no batch: the nodes of one graph
+                fewer = reordered(
+                    [args, kwargs], torch.arange(rows // 2), lambda tensor: _axis_of(tensor, rows)
+                )
+                with torch.no_grad():
+                    model(*fewer[0], **fewer[1])
         except Exception:  # no other order fits, e.g. of sorted lengths
             one = None
         if one is not None and (found is None or one["across"] > found["across"]):

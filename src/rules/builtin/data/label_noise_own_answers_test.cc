@@ -19,7 +19,9 @@ struct Training {
   int right = 32;      // rows of 32 whose target is the model's answer, from the third step on
   bool one_class = false;
   bool second_loss = false;
-  int since = 0;  // steps before the first of them
+  bool sum = false;   // the loss is a sum
+  bool even = false;  // as many answers of each class
+  int since = 0;      // steps before the first of them
   int steps = 24;
 };
 std::vector<Finding> Told(const Training& how) {
@@ -36,11 +38,13 @@ std::vector<Finding> Told(const Training& how) {
       std::vector<double> own(kClasses);
       for (double& score : own) score = how.scale * normal(random);
       if (how.one_class) own[1] = *std::max_element(own.begin(), own.end()) + 0.01;
+      if (how.even)
+        own[static_cast<std::size_t>(row % kClasses)] = *std::max_element(own.begin(), own.end()) + 0.01;
       auto label = std::max_element(own.begin(), own.end()) - own.begin();
       if (step < how.since || (step >= 2 && row >= how.right)) label = (label + 1) % kClasses;
       double sum = 0;
       for (const double score : own) sum += std::exp(score);
-      loss += (std::log(sum) - own[static_cast<std::size_t>(label)]) / kRows;
+      loss += (std::log(sum) - own[static_cast<std::size_t>(label)]) / (how.sum ? 1 : kRows);
       scores.insert(scores.end(), own.begin(), own.end());
       labels.push_back(static_cast<double>(label));
     }
@@ -65,6 +69,8 @@ TEST(LabelNoise, TargetsThatAreTheModelsOwnAnswers_AreTold) {
   EXPECT_NE(findings[0].remedy.find("labels of the data"), std::string::npos);
 }
 
+TEST(LabelNoise, OwnAnswersUnderASum_AreTold) { EXPECT_EQ(Told({.sum = true}).size(), 1U); }
+
 TEST(LabelNoise, WhatAModelKnowsOrGetsWrong_IsNotItsOwnAnswer) {
   EXPECT_TRUE(Told({.scale = 6}).empty());           // it has learnt these rows before
   EXPECT_TRUE(Told({.right = 31}).empty());          // one row in a batch is wrong
@@ -72,6 +78,8 @@ TEST(LabelNoise, WhatAModelKnowsOrGetsWrong_IsNotItsOwnAnswer) {
   EXPECT_TRUE(Told({.second_loss = true}).empty());  // own answers beside labels
   EXPECT_TRUE(Told({.since = 9}).empty());           // later: it may have learnt
   EXPECT_TRUE(Told({.steps = 6}).empty());
+  EXPECT_TRUE(Told({.scale = 12, .sum = true}).empty());  // it is sure, though the sum is large
+  EXPECT_TRUE(Told({.even = true}).empty());              // episodes of classes that lie apart from the start
 }
 
 }  // namespace

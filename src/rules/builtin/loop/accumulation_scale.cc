@@ -75,6 +75,7 @@ class AccumulationScale final : public KeptRule {
     io("lost", lost_);
     io("dropped", dropped_);
     io("of", of_);
+    io("by_hand", by_hand_);
     io("seen", seen_);
     io("told", told_);
     io("loss", loss_);
@@ -119,11 +120,16 @@ class AccumulationScale final : public KeptRule {
     if (models_.size() != 1 || static_cast<double>(steps_) != passes ||
         static_cast<double>(batches_.size()) != passes)
       return;
+    if (FlagIn(window, "moved"))
+      return;  // steps by hand, as of a task that is adapted to: each batch has counted
     const bool added = FlagIn(window, "added");
     if (!added && FlagIn(window, "multiple")) {
       if (mean_) Cleared(view, passes, factors, sink);
-      if (!told_) Dropped(view, passes, window, sink);
+      if (!told_ && !by_hand_) Dropped(view, passes, window, sink);
     }
+    // Gradients that are put together by hand once are so on purpose, also where the last ones fit as they
+    // are.
+    by_hand_ = by_hand_ || (!added && !FlagIn(window, "multiple"));
     if (!mean_ || !added || !FlagIn(window, "untouched") || clipped_ || told_) return;
     double least = HUGE_VAL;
     double most = -HUGE_VAL;
@@ -266,6 +272,7 @@ class AccumulationScale final : public KeptRule {
                lost_ = 0;     // zero_grad() since the window's first pass; windows that lost passes
   std::int64_t dropped_ = 0;  // updates in a row that lost passes whose losses nothing divided
   double of_ = 0;             // passes of the newest of them
+  bool by_hand_ = false;      // an update got other gradients than the last pass has left
   bool mean_ = false, clipped_ = false, worked_ = false, told_ = false;
   std::string loss_;
 };
@@ -274,7 +281,7 @@ class AccumulationScale final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<AccumulationScale>(kName, kParams);
-  spec.version = 3;  // 2: "cleared"; 3: of losses that are not divided
+  spec.version = 3;  // 2: "cleared"; 3: of losses that are not divided; not beside steps by hand
   spec.summary =
       "gradients of several batches that are added up instead of averaged, or cleared but for the last";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };

@@ -23,6 +23,8 @@ struct Story {
       {};  // names of the passes' targets, in each window; empty: as an older run has it
   std::vector<int> sizes = {};
   bool batches_again = false, more_each_time = false;
+  bool moved = false;    // weights, by hand
+  bool by_hand = false;  // the first update gets other gradients
 };
 
 std::string Listed(const std::vector<int>& numbers) {
@@ -68,9 +70,9 @@ std::vector<Finding> Told(const Story& story) {
     for (int pass = 0; pass < passes; ++pass)
       factors += fmt::format("{}{}", pass == 0 ? "" : ", ", story.factor);
     trial.EventJson(fmt::format(
-        R"({{"kind": "accumulation", "optimizer": 0, "passes": {}, "factors": [{}], "added": {}, "untouched": {}, "multiple": {}, "targets": [{}], "sizes": [{}]}})",
-        passes, factors, story.added, story.untouched, story.multiple, Listed(story.targets),
-        Listed(story.sizes)));
+        R"({{"kind": "accumulation", "optimizer": 0, "passes": {}, "factors": [{}], "added": {}, "untouched": {}, "multiple": {}, "targets": [{}], "sizes": [{}], "moved": {}}})",
+        passes, factors, story.added, story.untouched, story.multiple && !(story.by_hand && window == 0),
+        Listed(story.targets), Listed(story.sizes), story.moved));
   }
   return testing::FindingsOf(trial, "AccumulationScale", ParameterSet::kLuff);
 }
@@ -179,6 +181,13 @@ TEST(AccumulationScale, PassesWhoseGradientsAreOnlyLookedAt_AreSilent) {
   EXPECT_TRUE(Told(other).empty());
   other = Dropped();
   other.models = 4;  // two sides of a game
+  EXPECT_TRUE(Told(other).empty());
+  other = Dropped();
+  other.by_hand = true;  // at times only: memories of earlier tasks that are drawn again
+  other.windows = 8;
+  EXPECT_TRUE(Told(other).empty());
+  other = Dropped();
+  other.moved = true;  // inner steps by hand (meta-learning): each batch has moved the weights
   EXPECT_TRUE(Told(other).empty());
 }
 

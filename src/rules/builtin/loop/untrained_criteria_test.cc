@@ -23,6 +23,7 @@ struct Story {
   bool labels = true;        // ids beside the features
   int rows_of_labels = 3;    // of 3 rows of features
   bool losses_only = false;  // it gets nothing but numbers
+  bool updated = false;      // before
   double moves = 0;          // of its values, each step
   std::string event = {};    // at the first step
 };
@@ -34,7 +35,7 @@ std::vector<Finding> Told(const Story& story) {
     parameters += std::string(i == 0 ? "" : ", ") + R"({"path": ")" + story.paths[i] + R"(", "name": "C_)" +
                   story.paths[i] + R"(", "shape": )" + story.shapes[i] +
                   R"(, "elements": 8, "requires_grad": )" + story.requires_grad + R"(, "optimizer": )" +
-                  story.optimizer + "}";
+                  story.optimizer + (story.updated ? R"(, "updated": true})" : "}");
   trial.SetDocument("model", R"({"models": [
     {"name": "Net", "type": "Net", "parameters": [{"path": "w", "name": "Net_w", "shape": [2],
       "requires_grad": true, "optimizer": "SGD"}]},
@@ -99,6 +100,8 @@ TEST(UntrainedCriteria, AHeadWithLabels_OneLayer_AndWeightsOfSeveralLosses_AreNa
 TEST(UntrainedCriteria, WhatIsTrainedFrozenLoadedOrMovedByHand_IsSilent) {
   EXPECT_TRUE(Told({.optimizer = "\"SGD\""}).empty());
   EXPECT_TRUE(Told({.requires_grad = "false"}).empty());
+  EXPECT_TRUE(
+      Told({.updated = true}).empty());  // a classifier of an earlier training, to which another is held
   EXPECT_TRUE(Told({.moves = 1e-3}).empty());  // centres that the script moves
   EXPECT_TRUE(
       Told({.event = R"({"kind": "load_state_dict", "model": "CenterLoss", "strict": true, "matched": 1,
