@@ -104,7 +104,7 @@ class StepSkipped final : public KeptRule {
         case EventKind::kStepSkipped: Lost(state, info, true); break;
         default: break;
       }
-      if (state.lost >= updates_) Tell(view, event.worker, state, sink);
+      if (state.lost >= updates_ && !IsLookedAt(state)) Tell(view, event.worker, state, sink);
     }
     if (none_open_ && still_.moved()) {
       none_open_ = false;
@@ -558,6 +558,10 @@ class StepSkipped final : public KeptRule {
                        [](const OptimizerFacts& one) { return one.type == "LBFGS"; });
   }
 
+  // Whether gradients may be made to be looked at only, as those of a Fisher information at the end of a
+  // task: the training has made more updates than passes since.
+  static bool IsLookedAt(const State& state) { return !state.by_scaler && state.lost < state.updates; }
+
   void Tell(const StepView& view, std::uint32_t worker, State& state, Sink& sink) const {
     if (!state.open && HasClosures(view)) return;
     state.open = true;
@@ -607,8 +611,8 @@ class StepSkipped final : public KeptRule {
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<StepSkipped>(kName, kParams);
   // 5: losses that no backward pass uses; "never"; 6: Passes by samples; 7: "none"; 8: less of "unused"; 9:
-  // "drawn"
-  spec.version = 9;
+  // "drawn"; 10: passes after many updates
+  spec.version = 10;
   spec.summary =
       "gradients or losses are made and thrown away: the update is always left out, or all but once in a "
       "pass";

@@ -123,6 +123,21 @@ TEST(StepSkipped, GradientsMadeAndCleared_Stop_AScaleThatAdaptsAndClosuresAreSil
   EXPECT_TRUE(FindingsOf(Skipping(100, true), "StepSkipped").empty());
 }
 
+TEST(StepSkipped, PassesAfterMoreUpdates_MayBeLookedAt_AsManyAreTold) {
+  const auto trained_first = [](int updates, int passes) {
+    FakeTrial trial;
+    for (int step = 0; step < updates + passes; ++step) {
+      trial.Step().Event(EventKind::kZeroGrad, 0).Event(EventKind::kBackward);
+      if (step < updates) trial.Event(EventKind::kOptimizerStep, 0);
+    }
+    return trial;
+  };
+  EXPECT_TRUE(FindingsOf(trained_first(128, 32), "StepSkipped").empty());  // a Fisher information
+  const auto findings = FindingsOf(trained_first(40, 60), "StepSkipped");
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_GE(findings[0].step, 79);
+}
+
 TEST(StepSkipped, AccumulationOverManyBatches_IsSilent_AScalersWordCounts) {
   FakeTrial accumulation;
   FakeTrial scaler;
