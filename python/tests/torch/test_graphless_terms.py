@@ -100,6 +100,19 @@ def test_only_the_value_is_added(watched, step):
     assert train(watched, step) == [("MSELoss", "value", HEAD)]
 
 
+@pytest.mark.parametrize(
+    ("step", "lost"),
+    [
+        (lambda a, v, r, _: 0 + (a, mse(v, r))[0], "nothing"),
+        (lambda a, v, r, z: 0 + (mse(v, r), a + mse(z[:, 0], r))[1], "nothing"),
+        (lambda a, v, r, _: 0 + a + mse(v, r).item(), "value"),
+        (lambda a, v, r, _: 0 + (0.5 * a, mse(v, r))[0], "value"),  # what is added is not known
+    ],
+)
+def test_nothing_is_added(watched, step, lost):
+    assert train(watched, step) == [("MSELoss", lost, HEAD)]
+
+
 def test_a_term_under_no_grad_in_the_model(watched):
     assert train(watched, lambda a, v, r, _: a + mse(v, r), Net(quiet=True)) == [
         ("MSELoss", "argument", HEAD)

@@ -34,6 +34,7 @@ _NAMES = 64  # in an event
 _LEAF = "torch::autograd::AccumulateGrad"
 _PASSES = frozenset(("Add", "Sub", "Rsub", "Neg", "Mul", "Div", "Mean", "Sum", "Stack", "Cat")) | MOVES
 _NEAR = 1e-5  # relative, of what is computed again
+_EXACT = 1e-6  # relative, of a sum of a few numbers
 
 
 def has_graphless_operand(root: Any) -> bool:
@@ -82,6 +83,8 @@ class GraphlessTerms(WaitingEvents):
         self._kept: list[tuple[int, Array]] = []  # first rows of what they have returned in this step
         self._calls: list[tuple[str, str, frozenset[int]]] = []  # loss, how, and parameters
         self._operand = False
+        self._added: dict[int, float | None] = {}  # other losses of this step, by their node
+        self._whole = False  # the root is the sum of these
         self._shown: dict[int, int] = {}  # in how many looks in a row, by parameter
         self._how: dict[int, tuple[str, str]] = {}
         self._told: list[str] = []
@@ -109,6 +112,8 @@ class GraphlessTerms(WaitingEvents):
                 if node.name() == _LEAF and id(node.variable) in self._left
             }
             how = "value"
+            if not reached and len(self._added) < _CALLS:
+                self._added[id(output.grad_fn)] = _number(output)
         else:
             reached = {one for tensor in tensors for number in self._makers(tensor) for one in number}
             how = "argument"
@@ -117,18 +122,25 @@ class GraphlessTerms(WaitingEvents):
 
     def backward_begins(self, roots: Iterable[Any]) -> None:
         """Called when a backward pass of a look begins."""
-        self._operand = self._operand or any(map(has_graphless_operand, roots))
+        for root in roots:
+            if not self._operand and has_graphless_operand(root):
+                self._operand = True
+                self._whole = _is_sum(_number(root), list(self._added.values()))
 
     def looked(self, without: Iterable[Any], models: Iterable[Any], names: Names) -> None:
         """Called at the end of a step of a look with the parameters that got no gradient in it."""
         now = {id(parameter): weakref.ref(parameter) for parameter in without}
         calls, self._calls, self._kept = self._calls, [], []
         operand, self._operand = self._operand, False
+        whole, self._whole = self._whole, False
+        self._added = {}
         if self._first:
             self._first = False
             self._left = now
         else:
             self._left = {key: one for key, one in self._left.items() if one() is not None and key in now}
+            if whole:
+                calls = [(kind, "nothing" if how == "value" else how, of) for kind, how, of in calls]
             self._follow(calls, operand, names)
         self.on = bool(self._left) and self._events < _MOST
         self._modules = dict(_modules_of(models, self._left.keys())) if self.on else {}
@@ -175,6 +187,20 @@ def _modules_of(
             held = frozenset(map(id, module.parameters()))
             if held and held <= left:
                 yield id(module), (weakref.ref(module), held)
+
+
+def _number(tensor: Any) -> float | None:
+    """Returns the value of a tensor of one element; None if it has more, or is not in the memory of the CPU."""
+    values = array_of(tensor) if tensor.numel() == 1 else None
+    return None if values is None else float(values.reshape(-1)[0])
+
+
+def _is_sum(number: float | None, terms: list[float | None]) -> bool:
+    """Returns whether a number is the sum of these: whatever else was added to them is zero."""
+    known = [term for term in terms if term is not None]
+    if number is None or not known or len(known) < len(terms):
+        return False
+    return abs(number - sum(known)) <= _EXACT * sum(map(abs, known))
 
 
 def _rows_of(tensor: Any) -> Array | None:

@@ -32,6 +32,7 @@ struct Story {
   double unknown = 0;     // share of the rows whose target the loss ignores
   int partners = 0;       // of a row, one of which comes beside it each time
   int few = 0;            // rows that there are, if they are so few
+  int learnt = 1000;      // pass from which a model tells unrelated rows that it was not trained on
 };
 
 std::vector<Finding> Told(const Story& story) {
@@ -84,7 +85,7 @@ std::vector<Finding> Told(const Story& story) {
       int answer = truth;
       if (train && story.random_errors && uniform(random) < story.flipped) answer = (truth + 2) % kClasses;
       if (!train && uniform(random) < story.eval_wrong) answer = (truth + 2) % kClasses;
-      if (story.unrelated && (!train || epoch < 2)) answer = static_cast<int>(random() % kClasses);
+      if (story.unrelated && epoch < story.learnt && (!train || epoch < 2)) answer = static_cast<int>(random() % kClasses);
       double sum = 0;
       for (int c = 0; c < kClasses; ++c) {
         scores.push_back(c == answer ? 2 : 0);
@@ -175,6 +176,14 @@ TEST(LabelNoise, TargetsThatHaveNothingToDoWithInputs_AreTold) {
   EXPECT_EQ(Told({.flipped = 0, .unrelated = true, .asked = true}).size(), 1U);
   EXPECT_EQ(Told({.flipped = 0, .unrelated = true, .numbers = true}).size(), 1U);
   EXPECT_TRUE(Told({.flipped = 0, .unrelated = true, .asked = true, .numbers = true}).empty());
+}
+
+TEST(LabelNoise, TargetsThatAreToldInALaterEvaluation_AreRelated) {
+  const auto findings = Told({.flipped = 0, .unrelated = true, .learnt = 5});
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "unrelated");
+  EXPECT_TRUE(findings[0].healed);
+  EXPECT_FALSE(Told({.flipped = 0, .unrelated = true}).at(0).healed);
 }
 
 // Parities and sums of rows that are drawn with replacement look like it to neighbours.

@@ -270,6 +270,11 @@ TEST(NoGradient, ATermWithoutAGraph_IsToldOnce_WhereNoGradientEverComes) {
     EXPECT_EQ(findings[0].remedy.find(".item()") != std::string::npos, std::string(lost) == "value");
     EXPECT_FALSE(findings[0].healed);
   }
+  const auto left_out = told({{3, term(encoder, "nothing")}});
+  ASSERT_EQ(left_out.size(), 1U);
+  EXPECT_EQ(left_out[0].cause, "graphless_term");
+  EXPECT_NE(left_out[0].what.find("a term of the loss is left out: MSELoss"), std::string::npos);
+  EXPECT_EQ(left_out[0].remedy.find(".item()"), std::string::npos);
   EXPECT_TRUE(told({}).empty());                                     // a head that rests
   EXPECT_TRUE(told({{3, term(encoder)}}, 47).empty());               // a planned beginning
   EXPECT_TRUE(told({{3, term(encoder)}}, 70, 20).empty());           // likewise

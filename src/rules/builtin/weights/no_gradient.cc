@@ -109,6 +109,7 @@ class NoGradient final : public KeptRule {
     io("of_term", of_term_, kMostOfTerm);
     io("term", term_, kLongest);
     io("by_value", by_value_);
+    io("left_out", left_out_);
   }
 
  private:
@@ -244,6 +245,7 @@ class NoGradient final : public KeptRule {
     term_ = text("loss");
     if (term_.size() >= kLongest) term_.clear();
     by_value_ = text("lost") == "value";
+    left_out_ = text("lost") == "nothing";
   }
 
   // Parameters whose loss is a term without a graph: only its value is added. Takes them from `none`.
@@ -277,6 +279,21 @@ class NoGradient final : public KeptRule {
     finding.causes = {by_value_ ? "loss + other.item() in place of loss + other"
                                 : "the prediction is detached in place of the target",
                       "a term that is computed under no_grad()"};
+    if (left_out_) {
+      finding.what = fmt::format("a term of the loss is left out: {} of {} trains nothing", term_,
+                                 finding.tensor.substr(0, finding.tensor.rfind('.')));
+      finding.why = fmt::format(
+          "it is computed with a graph, and no backward pass goes through it: the loss is the sum of the others "
+          "without it, and none of the {} parameter{} behind it ever gets a gradient, whatever the learning "
+          "rate is",
+          names.size(), names.size() == 1 ? "" : "s");
+      finding.remedy =
+          "add it to what backward() is called on, inside of the loop over the terms; or take its layers out of "
+          "the "
+          "optimizer";
+      finding.causes = {"a sum behind the loop over the terms, which adds the last one only",
+                        "a loss that a later line overwrites", "a term that is logged only"};
+    }
     sink.Report(std::move(finding));
   }
 
@@ -576,6 +593,7 @@ class NoGradient final : public KeptRule {
   std::vector<std::string> of_term_;  // parameters whose loss is a term without a graph
   std::string term_;                  // that loss
   bool by_value_ = false;             // it has a graph of its own
+  bool left_out_ = false;  // nothing of it is added, not even its value
   UnusedTwins twins_;
 };
 
@@ -588,8 +606,8 @@ RuleSpec Spec() {
     return std::unique_ptr<Rule>(new NoGradient(limits));
   });
   // 4: an optimizer of another network is told from a head that begins late; 5: a ReLU at the output;
-  // 6: "softmax_of_one"; 7: "graphless_term", "unused_twin"
-  spec.version = 7;
+  // 6: "softmax_of_one"; 7: "graphless_term", "unused_twin"; 8: terms that are left out
+  spec.version = 8;
   spec.aliases = {"AdapterNotTraining"};
   spec.summary = "parameters of the optimizer that get no gradient, or exact zeros";
   spec.needs = [](const Parameters&) -> std::vector<Need> {
