@@ -3,6 +3,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -407,6 +408,14 @@ class LabelNoise final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
+  // The name that a loss has where a backward pass shows that it is a part of a sum; an evaluation has none.
+  static std::string PartOf(std::string name) {
+    constexpr std::string_view kWhole = "_output_";
+    if (const std::size_t at = name.rfind(kWhole); at != std::string::npos)
+      name.replace(at, kWhole.size(), "_part_");
+    return name;
+  }
+
   // Adds what the losses of a step tell about the dependence of their targets on inputs. A model's answers
   // count only where it has not been trained on these rows: in the first pass, and in evaluations.
   void Compare(const StepView& view, bool train, Sink& sink) {
@@ -425,7 +434,8 @@ class LabelNoise final : public KeptRule {
       if (call.worker != worker || !(call.value || known_call.by_value) || known_call.broadcast ||
           NamesPartners(call))
         continue;
-      const std::string& name = view.trial.tensor(call.loss).name;
+      std::string name = view.trial.tensor(call.loss).name;
+      if (const std::string part = PartOf(name); !train && !dependences_.contains(name)) name = part;
       const auto known = dependences_.find(name);
       if (known == dependences_.end() && (!train || dependences_.size() >= kMaxLosses)) continue;
       Dependence& dependence = dependences_[name];
