@@ -349,6 +349,24 @@ TEST(WeightUpdateRatio, NoUpdateChangesABit_IsToldAsZero) {
   EXPECT_EQ(findings[0].what.find("inf"), std::string::npos);
 }
 
+// Each update undoes the one before: captures an even number of them apart see none.
+TEST(WeightUpdateRatio, WeightsThatSwingBetweenTwoValues_DoMove) {
+  const auto told = [](double other, double rate) {
+    FakeTrial trial;
+    for (int step = 0; step < 96; ++step) {
+      trial.Step()
+          .Loss(step % 2 == 0 ? 0.5 : other)
+          .Tensor("gradient/Net_a.weight", Role::kGradient, {1})
+          .Scalar("optimizer/SGD.group0.lr", Role::kOptimizerSetting, rate);
+      if (step % 8 == 0 && step > 0) trial.Difference("Net_a.weight", 0, 0, 1, 1);
+    }
+    return FindingsOf(trial, "WeightUpdateRatio", ParameterSet::kLuff).size();
+  };
+  EXPECT_EQ(told(0.75, 0.01), 0U);
+  EXPECT_EQ(told(0.5, 0.01), 1U);
+  EXPECT_EQ(told(0.75, 0), 1U);  // two batches in turn, and a rate of zero
+}
+
 // Weights that never move, with a rate of 0, and one that is tiny from a step on.
 FakeTrial WithoutRate(int rises_at) {
   FakeTrial trial;

@@ -3,6 +3,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -40,6 +41,7 @@ constexpr std::size_t kMaxLosses = 16;
 constexpr double kDrowned =
     10;  // deviation of inputs beside that of the noise: it is a hundredth of their variance
 constexpr double kEnoughRows = 8192;  // later ones add little
+constexpr double kTells = 2;          // times `unrelated`: answers to one batch of an evaluation
 constexpr double kHardlyThere = 0.6;  // of a dropout: what is left of a model tells little
 
 struct Limits {
@@ -83,7 +85,7 @@ class LabelNoise final : public KeptRule {
       asked_first_.OnPass(view, !view.index.losses().empty() || !LossReader::Read(view).empty());
       Evaluation(view);
     }
-    Compare(view, *train);
+    Compare(view, *train, sink);
     Match(view, *train);
     if (*train) Unrelated(view, sink);
     if (*train) Turned(view, sink);
@@ -406,9 +408,17 @@ class LabelNoise final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
+  // The name that a loss has where a backward pass shows that it is a part of a sum; an evaluation has none.
+  static std::string PartOf(std::string name) {
+    constexpr std::string_view kWhole = "_output_";
+    if (const std::size_t at = name.rfind(kWhole); at != std::string::npos)
+      name.replace(at, kWhole.size(), "_part_");
+    return name;
+  }
+
   // Adds what the losses of a step tell about the dependence of their targets on inputs. A model's answers
   // count only where it has not been trained on these rows: in the first pass, and in evaluations.
-  void Compare(const StepView& view, bool train) {
+  void Compare(const StepView& view, bool train, Sink& sink) {
     const std::uint32_t worker = view.index.first_worker();
     const auto seed = static_cast<std::uint64_t>(view.rows.info.global_step);
     bool masks = false;
@@ -424,7 +434,8 @@ class LabelNoise final : public KeptRule {
       if (call.worker != worker || !(call.value || known_call.by_value) || known_call.broadcast ||
           NamesPartners(call))
         continue;
-      const std::string& name = view.trial.tensor(call.loss).name;
+      std::string name = view.trial.tensor(call.loss).name;
+      if (const std::string part = PartOf(name); !train && !dependences_.contains(name)) name = part;
       const auto known = dependences_.find(name);
       if (known == dependences_.end() && (!train || dependences_.size() >= kMaxLosses)) continue;
       Dependence& dependence = dependences_[name];
@@ -433,6 +444,13 @@ class LabelNoise final : public KeptRule {
       if (!train || fresh) {
         const auto some = TellingRows(call.output, call.target, call.settings.ignore_index);
         dependence.AddAnswers(some ? some->first : call.output, some ? some->second : call.target, seed);
+        // Inputs that tell their neighbours nothing, as sets and parities do, may tell a model all: it has
+        // learnt it by now. Of one batch, since the same rows come in each evaluation.
+        if (!train && told_.contains("unrelated\n" + name)) {
+          Dependence now;
+          now.AddAnswers(some ? some->first : call.output, some ? some->second : call.target, seed);
+          if (now.z() > kTells * limits_.unrelated) sink.Heal("unrelated", name, last_.mode_step);
+        }
       }
       if (!train || dependence.rows() >= kEnoughRows) continue;
       for (const ModelInput& input : ModelInputsOf(view)) {
@@ -638,7 +656,8 @@ RuleSpec Spec() {
   RuleSpec spec = SpecOf<LabelNoise>(kName, kParams);
   // 6: noise that was drawn anew; 7: that is drowned; 8: data that are; 10: own targets, hidden times
   // 14: tests by hand make no targets; 15: rows of all inputs; 16: "own_answers", few rows, "two_loaders"
-  spec.version = 16;
+  // 17: "unrelated" heals
+  spec.version = 17;
   spec.summary = "labels of the training that contradict each other, the inputs, or all that was learned";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;

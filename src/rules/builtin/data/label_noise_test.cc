@@ -32,6 +32,8 @@ struct Story {
   double unknown = 0;     // share of the rows whose target the loss ignores
   int partners = 0;       // of a row, one of which comes beside it each time
   int few = 0;            // rows that there are, if they are so few
+  int learnt = 1000;      // pass from which a model tells unrelated rows that it was not trained on
+  bool part = false;      // the loss is a part of a sum, which only trainings show
 };
 
 std::vector<Finding> Told(const Story& story) {
@@ -84,7 +86,8 @@ std::vector<Finding> Told(const Story& story) {
       int answer = truth;
       if (train && story.random_errors && uniform(random) < story.flipped) answer = (truth + 2) % kClasses;
       if (!train && uniform(random) < story.eval_wrong) answer = (truth + 2) % kClasses;
-      if (story.unrelated && (!train || epoch < 2)) answer = static_cast<int>(random() % kClasses);
+      if (story.unrelated && epoch < story.learnt && (!train || epoch < 2))
+        answer = static_cast<int>(random() % kClasses);
       double sum = 0;
       for (int c = 0; c < kClasses; ++c) {
         scores.push_back(c == answer ? 2 : 0);
@@ -108,8 +111,12 @@ std::vector<Finding> Told(const Story& story) {
       return;
     }
     trial.Sample("sample/CrossEntropyLoss_input_0", {n, kClasses}, scores)
-        .Sample("sample/CrossEntropyLoss_input_1", {n}, labels, DType::kInt64)
-        .Loss(loss, "CrossEntropyLoss_output_0");
+        .Sample("sample/CrossEntropyLoss_input_1", {n}, labels, DType::kInt64);
+    if (story.part && train) {
+      trial.Scalar("CrossEntropyLoss_part_0", format::Role::kOther, loss);
+    } else {
+      trial.Loss(loss, "CrossEntropyLoss_output_0");
+    }
   };
   std::vector<int> order(kRows);
   for (int i = 0; i < kRows; ++i) order[static_cast<std::size_t>(i)] = i;
@@ -175,6 +182,18 @@ TEST(LabelNoise, TargetsThatHaveNothingToDoWithInputs_AreTold) {
   EXPECT_EQ(Told({.flipped = 0, .unrelated = true, .asked = true}).size(), 1U);
   EXPECT_EQ(Told({.flipped = 0, .unrelated = true, .numbers = true}).size(), 1U);
   EXPECT_TRUE(Told({.flipped = 0, .unrelated = true, .asked = true, .numbers = true}).empty());
+}
+
+TEST(LabelNoise, TargetsThatAreToldInALaterEvaluation_AreRelated) {
+  const auto findings = Told({.flipped = 0, .unrelated = true, .learnt = 5});
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "unrelated");
+  EXPECT_TRUE(findings[0].healed);
+  EXPECT_FALSE(Told({.flipped = 0, .unrelated = true}).at(0).healed);
+  const auto parts = Told({.flipped = 0, .unrelated = true, .learnt = 5, .part = true});
+  ASSERT_EQ(parts.size(), 1U);
+  EXPECT_EQ(parts[0].tensor, "CrossEntropyLoss_part_0");
+  EXPECT_TRUE(parts[0].healed);
 }
 
 // Parities and sums of rows that are drawn with replacement look like it to neighbours.

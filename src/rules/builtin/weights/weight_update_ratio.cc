@@ -322,6 +322,17 @@ class Luff final : public KeptRule {
     return false;
   }
 
+  // The last losses are two values in turn: each update undoes the one before, as that of a rate that does
+  // not decay does where the gradient of an absolute error only changes its sign. Captures an even number of
+  // updates apart see no change.
+  [[nodiscard]] bool Swings() const {
+    if (recent_.size() < kLevel || rate_ == 0.0 || recent_[0] == recent_[1]) return false;
+    for (std::size_t i = 2; i < recent_.size(); ++i) {
+      if (recent_[i] != recent_[i - 2]) return false;
+    }
+    return true;
+  }
+
   // Of each loss less than kLeft of its start is left: updates are small because nothing is left to learn.
   [[nodiscard]] bool NothingIsLeft() const {
     const auto& losses = tracker_.series();
@@ -464,6 +475,7 @@ class Luff final : public KeptRule {
     }
     const std::int64_t patience = std::max(limits_.updates, info.update / 50);
     if (info.update - small_since_update_ < patience || NothingIsLeft()) return;
+    if (largest <= 0 && Swings()) return;
     if (open_small_.empty()) open_small_ = lead;
     Finding finding;
     finding.page = PageOf(kName);
@@ -538,8 +550,8 @@ class Luff final : public KeptRule {
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<Luff, Original>(kName, kParams);
   // 11: rows that the training collects, RAdam's warm-up; 12: less of both; 13: a rate of 0; 14:
-  // "straight"; 15: "leaps"; 16: "replaced", a rate of 0.01 beside eps
-  spec.version = 16;
+  // "straight"; 15: "leaps"; 16: "replaced", a rate of 0.01 beside eps; 17: weights that swing
+  spec.version = 17;
   spec.aliases = {"UpdateTooLarge", "UpdateTooSmall"};
   spec.summary = "updates that are far too large or far too small beside the weights";
   spec.needs = [](const Parameters& parameters) -> std::vector<Need> {
