@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/format.h"
 #include "rules/facts/sample.h"
 
 namespace luff::rules {
@@ -116,6 +117,28 @@ bool NoiseLevel::Hidden() const {
   const double doubt = std::sqrt(std::max(fourths_ / rows_ - beyond * beyond, 0.0) / rows_);
   const double least = kVaries * mean();
   return mean() > 0 && beyond - 4 * doubt > least * least && correlation() <= 4 / std::sqrt(rows_);
+}
+
+void NoiseLevel::Tell(const std::string& loss, Finding* finding) const {
+  finding->what = "the denoiser is not told how much noise its inputs hold: the time that it gets is another";
+  finding->why = fmt::format(
+      "the targets of {} are independent draws from N(0, 1), and the input holds them {:.2g} times, give "
+      "or "
+      "take {:.2g}: in {:.0f} rows no other argument of the model goes together with that (correlation "
+      "{:.2g})",
+      loss, mean(), spread(), rows(), correlation());
+  finding->remedy =
+      "pass the same t to the model that the noise was mixed with: x = sqrt(abar[t]) * x0 + sqrt(1 - "
+      "abar[t]) "
+      "* noise; model(x, t)";
+  finding->causes = {"the time is not passed on, or is always the same",
+                     "a time that is drawn a second time for the model"};
+  finding->evidence = {
+      {"rows", rows()}, {"level", mean()}, {"spread", spread()}, {"correlation", correlation()}};
+  finding->threshold = fmt::format(
+      "levels spread over {:g} of their mean, a correlation within four standard errors of 0, {:g} rows "
+      "(Luff)",
+      kVaries, kLeastRows);
 }
 
 void NoiseLevel::VisitFields(Fields& io) {

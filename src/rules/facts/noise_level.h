@@ -1,7 +1,9 @@
 #pragma once
 #include <cstddef>
+#include <string>
 #include <vector>
 
+#include "luff/rules/finding.h"
 #include "rules/facts/loss_call.h"
 #include "rules/kit/fields.h"
 
@@ -34,6 +36,8 @@ class NoiseLevel {
   /// The largest correlation of a column of the other arguments with the level: of its numbers, or of how far
   /// these are from their mean (a bridge has most noise in the middle), or of the square of that.
   [[nodiscard]] double correlation() const;
+  /// Says in a finding what Hidden() means, of a loss of this kind.
+  void Tell(const std::string& loss, Finding* finding) const;
   void VisitFields(Fields& io);
 
  private:

@@ -311,28 +311,7 @@ class LabelNoise final : public KeptRule {
   void TellHiddenTime(const StepView& view, const LossCall& call, Sink& sink) {
     if (!told_.insert("time_missing").second) return;
     Finding finding = Begin(view.rows.info, "time_missing");
-    finding.what =
-        "the denoiser is not told how much noise its inputs hold: the time that it gets is another";
-    finding.why = fmt::format(
-        "the targets of {} are independent draws from N(0, 1), and the input holds them {:.2g} times, give "
-        "or "
-        "take {:.2g}: in {:.0f} rows no other argument of the model goes together with that (correlation "
-        "{:.2g})",
-        call.kind, level_.mean(), level_.spread(), level_.rows(), level_.correlation());
-    finding.remedy =
-        "pass the same t to the model that the noise was mixed with: x = sqrt(abar[t]) * x0 + sqrt(1 - "
-        "abar[t]) "
-        "* noise; model(x, t)";
-    finding.causes = {"the time is not passed on, or is always the same",
-                      "a time that is drawn a second time for the model"};
-    finding.evidence = {{"rows", level_.rows()},
-                        {"level", level_.mean()},
-                        {"spread", level_.spread()},
-                        {"correlation", level_.correlation()}};
-    finding.threshold = fmt::format(
-        "levels spread over {:g} of their mean, a correlation within four standard errors of 0, {:g} rows "
-        "(Luff)",
-        NoiseLevel::kVaries, NoiseLevel::kLeastRows);
+    level_.Tell(call.kind, &finding);
     sink.Report(std::move(finding));
   }
 
