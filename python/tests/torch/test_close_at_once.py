@@ -36,6 +36,7 @@ def test_a_child_that_waits_for_a_lock_does_not_hold_the_close(tmp_path, monkeyp
 def test_all_children_share_one_wait_at_the_end():
     waits = []
     evidence = object.__new__(_evidence.Evidence)
+    evidence._adversaries = SimpleNamespace(rest=lambda: None)
     for name, method in (
         ("nonfinite", "publish"),
         ("causal", "record"),
