@@ -174,6 +174,10 @@ int Check(const CheckOptions& wanted) {
     if (const std::string lacks = LacksText(coverage); !lacks.empty()) fmt::print("luff: {}\n", lacks);
     if (const std::string lacks = rules::NotRecordedText(coverage); !lacks.empty() && !empty)
       fmt::print("luff: {}\n", lacks);
+    if (evaluator.unreadable_steps() > 0) {
+      fmt::print("luff: {} could not be read, or not all of their values, so rules did not judge all\n",
+                 Plural(evaluator.unreadable_steps(), "step", "steps"));
+    }
     const char* verdict = stop                                                   ? "stop"
                           : stands                                               ? "warn"
                           : empty                                                ? "nothing recorded"
@@ -184,10 +188,6 @@ int Check(const CheckOptions& wanted) {
                Plural(trial.Steps(query::Mode::kTrain).size(), "step", "steps"), JudgedText(coverage),
                FindingsInShort(evaluator.findings()), NotJudgedText(partly),
                over ? "" : " (the run is not over)");
-    if (evaluator.unreadable_steps() > 0) {
-      fmt::print("luff: {} could not be read, or not all of their values, so rules did not judge all\n",
-                 Plural(evaluator.unreadable_steps(), "step", "steps"));
-    }
   }
   const bool failed =
       empty || pruned || !damage.empty() || !partly.empty() || evaluator.unreadable_steps() > 0;

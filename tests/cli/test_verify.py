@@ -162,6 +162,7 @@ def test_a_damaged_or_empty_run_is_never_ok(luff: Command, copy: Path) -> None:
     whole = segment.read_bytes()
     for damage, verdict in (
         (lambda: _flip(segment, len(whole) // 3), "damaged"),
+        (lambda: [_flip(segment, len(whole) * part // 16) for part in range(3, 16)], "damaged"),
         (lambda: segment.write_bytes(whole[: len(whole) // 2]), "damaged"),
         (lambda: segment.write_bytes(whole[:200]), "nothing recorded"),
         (lambda: shutil.rmtree(copy / "w0000"), "nothing recorded"),
