@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from fake_session import DEFAULT_ROLES
 from luff._codes import Role
-from luff.torch.evidence._adversaries import looking
+from luff.torch.evidence._adversaries import Adversaries, looking
 from torch import nn
 from torch.nn import functional
 
@@ -109,6 +111,16 @@ def of_hinges(r, f, _):
 )
 def test_a_generator_that_helps(watched, of_critic, of_generator):
     assert play(watched, of_critic, of_generator) == TOLD
+    assert not looking.on
+
+
+def test_who_ends_looking_leaves_others_looking():
+    one, other = (Adversaries(SimpleNamespace(clock=SimpleNamespace(updates={})), None) for _ in range(2))
+    one.begins(0, 2)
+    other.begins(0, 2)
+    one.rest()
+    assert looking.on
+    other.rest()
     assert not looking.on
 
 

@@ -52,17 +52,23 @@ _HANDS_ON = MOVES | {"Cat", "Stack", "Permute", "Transpose", "ConstantPadNd"}
 
 
 class _Looking:
-    """Whether calls of models are told to some hook's `Adversaries`; who tells them sets `changed`."""
-
-    on = False
+    """Which hooks' `Adversaries` calls of models are told to; who tells them sets `changed`."""
 
     def __init__(self) -> None:
         self.changed: Callable[[bool], object] = bool
+        self._who: weakref.WeakSet[Adversaries] = weakref.WeakSet()
 
-    def set(self, on: bool) -> None:
-        if on != self.on:
-            self.on = on
-            self.changed(on)
+    @property
+    def on(self) -> bool:
+        return bool(self._who)
+
+    def begin(self, who: Adversaries) -> None:
+        self._who.add(who)
+        self.changed(self.on)
+
+    def end(self, who: Adversaries) -> None:
+        self._who.discard(who)
+        self.changed(self.on)
 
 
 looking = _Looking()
@@ -288,7 +294,7 @@ class Adversaries(WaitingEvents):
         if optimizers > 1 and not self._closed:
             self._from, self.on = step, True
             self._updates = dict(self._context.clock.updates)
-            looking.set(True)
+            looking.begin(self)
 
     def model_returned(self, module: Any, args: Any, output: Any, train: bool) -> None:
         """Called when the outermost call of a model has returned."""
@@ -479,7 +485,7 @@ class Adversaries(WaitingEvents):
     def rest(self) -> None:
         """Looks no more, until models or optimizers are others."""
         self.on = False
-        looking.set(False)
+        looking.end(self)
         self._made, self._calls, self._critics, self._pair, self._rounds = [], [], {}, None, 0
         self._behind = []
 
