@@ -134,6 +134,31 @@ def test_stages_that_leave_a_core_idle_run_beside_each_other(
     assert said[-1] == "3 passed, 0 failed, 0 skipped"
 
 
+def test_a_stage_that_waits_runs_beside_as_many_others_as_there_are_cores(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(setup, "ensure_packages", lambda: None)
+    monkeypatch.setattr(setup, "ensure_venv", lambda **_: None)
+    monkeypatch.setattr(run_tests.build, "ensure_product", lambda: None)
+    monkeypatch.setattr(run_tests.build, "jobs", lambda: 2)
+    all_three = threading.Barrier(3, timeout=60)
+
+    def meets(_args: argparse.Namespace) -> results.Tally:
+        all_three.wait()
+        return results.Tally(passed=1)
+
+    stages = {
+        "first": run_tests.Stage(meets, "one", beside=True),
+        "second": run_tests.Stage(meets, "another", beside=True),
+        "idle": run_tests.Stage(meets, "a server's client", beside=True, waits=True),
+    }
+    monkeypatch.setattr(run_tests, "STAGES", stages)
+    assert (
+        run_tests.test_main(argparse.Namespace(only=[], filter="x", thorough=False, write_times=False)) == 0
+    )
+    assert capsys.readouterr().out.splitlines()[-1] == "3 passed, 0 failed, 0 skipped"
+
+
 def test_a_stage_over_its_share_of_the_budget_is_named_on_any_machine_and_fails_on_none(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -82,13 +82,15 @@ def test_main(args):
 class Stage:
     """One part of the test run. Stages with `beside` leave a core idle, so two of them run at a time.
 
-    `budget`: of these stages, whether the CPU time does not depend on the compiler's cache.
+    `budget`: of these stages, whether the CPU time does not depend on the compiler's cache. `waits`: it waits most of
+    its time, so it runs beside as many others as there are cores.
     """
 
     run: Callable[[Any], results.Tally]
     what: str
     beside: bool = False
     budget: bool = True
+    waits: bool = False
     environments: tuple = ()  # names of those in .venvs
 
 
@@ -123,13 +125,18 @@ def _all_of(group, args, took):
         yield _one(group[0], args, took)
         return
     build.ensure_product()
-    with concurrent.futures.ThreadPoolExecutor(max_workers=build.jobs()) as pool:
-        waiting = [pool.submit(_held, name, args, took) for name in took.longest_first(group)]
+    lanes = concurrent.futures.ThreadPoolExecutor
+    with lanes(max_workers=build.jobs()) as busy, lanes(max_workers=1) as idle:
+        waiting = [
+            (idle if STAGES[name].waits else busy).submit(_held, name, args, took)
+            for name in took.longest_first(group)
+        ]
         try:
             for future in concurrent.futures.as_completed(waiting):
                 yield future.result()
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
+            for pool in (busy, idle):
+                pool.shutdown(wait=False, cancel_futures=True)
             end_all()
             raise
 
@@ -328,6 +335,7 @@ def _framework(name, environment, what, folder=""):
         _pytest(name, f"python/tests/{folder or name}", environment=environment, before=before),
         what,
         True,
+        waits=name == "remote",  # for servers on loopback, two thirds of its time
         environments=(environment,),
     )
 
