@@ -29,19 +29,22 @@ constexpr std::size_t kMostCalls = 8;  // more than losses: a loss that is not j
 constexpr std::size_t kBlocks = 64;
 constexpr double kLeft = 0.1;    // share of rows whose class the training has left
 constexpr double kNothing = 2;   // standard errors: less is no better than the constant answer
+constexpr double kMuch = 0.25;   // left by a model: less is no matter, however little a line leaves
 constexpr double kVaries = 0.1;  // share of an evaluation's targets that are not of its most frequent class
 constexpr std::int64_t kFirstLook = 1024;  // TRAIN steps; then at each power of two, and at the end
 
 struct Limits {
   std::int64_t steps, rows;
-  double explains, half, z;
+  double explains, half, times, z;
 };
 constexpr Param<Limits> kParams[] = {
-    {&Limits::steps, "steps", "512", "TRAIN steps before anything is said (Luff)", AtLeast(8)},
+    {&Limits::steps, "steps", "128", "TRAIN steps before anything is said (Luff)", AtLeast(8)},
     {&Limits::rows, "rows", "128", "different rows on a side (Luff)", AtLeast(16)},
     {&Limits::explains, "explains", "0.25",
      "share of the constant's loss that what is simple explains (Luff)", Between(0, 1)},
     {&Limits::half, "half", "0.5", "of that share, that a model explains at least (Luff)", Between(0, 1)},
+    {&Limits::times, "times", "3", "of what is left by what is simple, that a model leaves at most (Luff)",
+     AtLeast(1)},
     {&Limits::z, "z", "4", "standard errors, paired by row: three in 100,000 by chance (Luff)", Above(0)},
 };
 
@@ -260,10 +263,13 @@ class WorseThanSimple final : public KeptRule {
   [[nodiscard]] bool Explains(const PairedLosses& losses, double distinct) const {
     return losses.simple_explains() >= limits_.explains && losses.gain(distinct) >= limits_.z;
   }
-  // The model explains less than half of what is simple does, beyond chance.
+  // The model explains less than half of what is simple does, or leaves three times as much, beyond chance.
   [[nodiscard]] bool Behind(const PairedLosses& losses, double distinct) const {
-    return losses.model_explains() < limits_.half * losses.simple_explains() &&
-           losses.behind(distinct) >= limits_.z;
+    return IsLess(losses.model_explains(), losses.simple_explains()) && losses.behind(distinct) >= limits_.z;
+  }
+  [[nodiscard]] bool IsLess(double model_explains, double simple_explains) const {
+    return model_explains < limits_.half * simple_explains ||
+           1 - model_explains > std::max(kMuch, limits_.times * (1 - simple_explains));
   }
 
   [[nodiscard]] Verdict Judge(const Loss& loss, double steps) const {
@@ -279,7 +285,7 @@ class WorseThanSimple final : public KeptRule {
                            std::min(evaluation.by_training.rows, evaluation.distinct) >= least;
     if (Behind(late, distinct)) {
       if (!evaluated && dropout_) return Verdict::kNone;  // in training it answers under it
-      if (evaluated && evaluation.by_training.model_explains() >= limits_.half * late.simple_explains())
+      if (evaluated && !IsLess(evaluation.by_training.model_explains(), late.simple_explains()))
         return Verdict::kNone;
       if (!AllAreBehind(steps)) return Verdict::kNone;
       if (loss.trained.of_classes() || 2 * asked_steps_ <= static_cast<std::int64_t>(steps))
@@ -413,9 +419,10 @@ class WorseThanSimple final : public KeptRule {
         break;
     }
     finding.threshold = fmt::format(
-        "{} rows, {:g} % explained by what is simple, less than {:g} of it by the model, {:g} standard "
-        "errors (Luff)",
-        limits_.rows, 100 * limits_.explains, limits_.half, limits_.z);
+        "{} rows, {:g} % explained by what is simple, less than {:g} of it by the model or {:g} times as "
+        "much "
+        "left, {:g} standard errors (Luff)",
+        limits_.rows, 100 * limits_.explains, limits_.half, limits_.times, limits_.z);
     sink.Report(std::move(finding));
   }
 

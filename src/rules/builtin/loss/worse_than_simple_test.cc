@@ -185,8 +185,18 @@ TEST(WorseThanSimple, OneThatStillLearnsFastEnough_IsSilent) {
 }
 
 TEST(WorseThanSimple, FewStepsOrRows_AreSilent) {
-  EXPECT_EQ(CauseOf(Classes({.steps = 400})), "");
+  EXPECT_EQ(CauseOf(Classes({.steps = 100})), "");
   EXPECT_EQ(CauseOf(Classes({.rows = 64})), "");  // they come again and again
+}
+
+TEST(WorseThanSimple, AModelThatLeavesThreeTimesAsMuchAsALine_IsNamed) {
+  EXPECT_EQ(CauseOf(Classes({.knows = 0.55})), "model");  // the line explains nine tenths
+  EXPECT_EQ(CauseOf(Classes({.knows = 0.85})), "");       // a tenth is left, which is not much
+  EXPECT_EQ(CauseOf(Classes({.knows = 0.55, .evaluated = 0.95})), "");
+}
+
+TEST(WorseThanSimple, AShortTrainingIsJudgedWhereItEnds) {
+  EXPECT_EQ(CauseOf(Classes({.steps = 200})), "model");
 }
 
 TEST(WorseThanSimple, WhatALineCannotTell_IsSilent) {
@@ -247,7 +257,7 @@ TEST(WorseThanSimple, ASecondPhaseIsJudgedByItself) {
   const auto findings = FindingsOf(Classes({.steps = 700, .phase_at = 100}));
   ASSERT_EQ(findings.size(), 1U);
   EXPECT_EQ(findings[0].since_step, 100);
-  EXPECT_EQ(CauseOf(Classes({.steps = 600, .phase_at = 100})), "");  // too short
+  EXPECT_EQ(CauseOf(Classes({.steps = 220, .phase_at = 100})), "");  // too short
 }
 
 // As where a part of a model is trained in a second stage.
