@@ -108,9 +108,8 @@ def main() -> None:
             ):
                 print(f"{name:38} {len(own):3}  {'/'.join(operator.rules) or 'healthy'}")
         apart = [m for m in chosen if kept_apart(m[1])]
-        print(
-            f"kept apart, named with --generation {NEWEST}: {len({o for _, o in apart})} operators, {len(apart)} scripts"
-        )
+        told = f"{len({o for _, o in apart})} operators, {len(apart)} scripts"
+        print(f"kept apart, named with --generation {NEWEST}: {told}")
         print(f"{len(programs())} programs, {len(OPERATORS)} operators, {len(chosen)} scripts")
         return
     root = Path(options.rest[0])

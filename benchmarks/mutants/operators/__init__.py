@@ -11,7 +11,10 @@ from mutants.source import Source
 
 __all__ = ["NEWEST", "OPERATORS", "PLANNED", "Operator", "fault", "healthy"]
 
-GENERATIONS = {"second": 2, "third": 3}  # by the first word of a module's name; all other modules are of the first
+GENERATIONS = {
+    "second": 2,
+    "third": 3,
+}  # by the first word of a module's name; all other modules are of the first
 NEWEST = 3  # the generation that is kept apart
 
 PLANNED = {  # rules that operators name, but that do not exist yet

@@ -74,7 +74,7 @@ def split_of_sorted_rows(source: Source) -> bool:
     remedy=("sampl", "weight", "rows", "class", "more data", "duplicate"),
 )
 def weights_of_classes_for_the_sampler(source: Source) -> bool:
-    """A sampler that needs a weight for each row gets one for each class, and draws only as many rows as there are classes."""
+    """A sampler gets a weight for each class instead of each row, and draws from as many rows as there are classes."""
     return one_class_a_row(source) and source.edit_arrays(
         "drawn = np.random.default_rng(1).integers(int(train_y.max()) + 1, size=len(train_y))\n"
         "train_x, train_y = train_x[drawn], train_y[drawn]",
@@ -207,7 +207,7 @@ def in_every_epoch(source: Source, code: str) -> bool:
     remedy=(*SCALE, "augment", "in place", "copy", "noise"),
 )
 def augments_in_place(source: Source) -> bool:
-    """An augmentation writes into the training's rows themselves, so that each epoch's noise is added to all before it."""
+    """An augmentation writes into the training's rows, so that each epoch's noise is added to all before it."""
     return (
         numbers(source)
         and source.arrays("train_x", "train_y")

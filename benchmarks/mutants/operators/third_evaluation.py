@@ -83,9 +83,7 @@ def buffers_left_behind(source: Source) -> bool:
     return True
 
 
-DROPPING = (
-    "class Dropping(torch.nn.Module):\n    def forward(self, x):\n        return torch.nn.functional.dropout(x)"
-)
+DROPPING = "class Dropping(torch.nn.Module):\n    def forward(self, x):\n        return torch.nn.functional.dropout(x)"
 
 
 @fault(
@@ -124,9 +122,7 @@ def padded_with_a_word_in_evaluation(source: Source) -> bool:
     text = source.text()
     if not tokens(source) or ("PAD" not in text and "padding_idx" not in text):
         return False
-    return source.edit_arrays(
-        "test_x = torch.where(test_x == 0, test_x.max(), test_x)", "train_x", "test_x"
-    )
+    return source.edit_arrays("test_x = torch.where(test_x == 0, test_x.max(), test_x)", "train_x", "test_x")
 
 
 @fault("TrainValSkew", "DeadEmbeddingRows", "Confusion", remedy=(*SAME, "embedding", "numbers", "map"))

@@ -49,12 +49,16 @@ def loss_that_never_passes_a_level(source: Source) -> bool:
 @healthy
 def evaluates_in_bfloat16(source: Source) -> bool:
     """Evaluations run under autocast in bfloat16, and the training does not."""
+    if source.calls("sample"):
+        return False  # what is drawn is learnt from
     changed = False
     for block in [n for n in ast.walk(source.tree) if isinstance(n, ast.With)]:
         text = ast.unparse(block)
         if len(block.items) != 1 or ast.unparse(block.items[0].context_expr) != "torch.no_grad()":
             continue
-        if source.loops(block) or ".numpy()" in text or "roc_auc" in ast.unparse(source.scope(block)):
+        scope = source.scope(block)
+        around = "" if isinstance(scope, ast.Module) else ast.unparse(scope)
+        if source.loops(block) or ".numpy()" in text or "roc_auc" in around or "backward" in around:
             continue
         added = ast.parse("with torch.autocast('cpu', dtype=torch.bfloat16):\n    pass").body[0]
         assert isinstance(added, ast.With)
@@ -81,9 +85,8 @@ def cosine_there_and_back(source: Source) -> bool:
 @healthy
 def a_little_noise_on_gradients(source: Source) -> bool:
     """Each gradient gets noise of a hundredth of its size before the update."""
-    return at_each_update(
-        source, "if p.grad is not None:\n            p.grad.add_(0.01 * p.grad.std(correction=0) * torch.randn(p.shape))"
-    )
+    noise = "0.01 * p.grad.std(correction=0) * torch.randn(p.shape)"
+    return at_each_update(source, f"if p.grad is not None:\n            p.grad.add_({noise})")
 
 
 @healthy
@@ -123,7 +126,7 @@ def a_little_absolute_penalty(source: Source) -> bool:
 
 @healthy
 def rows_drawn_with_replacement(source: Source) -> bool:
-    """The training's rows are drawn with replacement, as for one of several models: a third is there never, others twice."""
+    """The training's rows are drawn with replacement, as for one of several models."""
     return two_arrays(source) and source.edit_arrays(
         "drawn = np.random.default_rng(1).integers(len(train_x), size=len(train_x))\n"
         "train_x, train_y = train_x[drawn], train_y[drawn]",
@@ -147,7 +150,10 @@ def differentiates_in_two_halves(source: Source) -> bool:
     calls = [
         c
         for c in source.calls("backward")
-        if not c.args and not c.keywords and isinstance(c.func, ast.Attribute) and isinstance(c.func.value, ast.Name)
+        if not c.args
+        and not c.keywords
+        and isinstance(c.func, ast.Attribute)
+        and isinstance(c.func.value, ast.Name)
     ]
     for call in calls if source.imports("torch") else []:
         name = base_text(call)

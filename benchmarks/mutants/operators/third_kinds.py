@@ -26,7 +26,13 @@ def rename(call: ast.Call, name: str) -> None:
     call.func.value = ast.parse(name, mode="eval").body
 
 
-@fault(*LEFT, "StepSkipped", "GradientNotCleared", "ModeCollapse", remedy=("step", "optimizer", "update", "clear"))
+@fault(
+    *LEFT,
+    "StepSkipped",
+    "GradientNotCleared",
+    "ModeCollapse",
+    remedy=("step", "optimizer", "update", "clear"),
+)
 def the_other_optimizer_steps(source: Source) -> bool:
     """After the second of two losses the first optimizer steps once more, and the second one never."""
     pair = duel(source)
@@ -156,7 +162,15 @@ def noises(source: Source) -> list[ast.Call]:
     return drawn
 
 
-NOISE = ("InputScale", "TargetRange", "TrainValSkew", "PosteriorCollapse", "LabelNoise", "Underfit", "ModeCollapse")
+NOISE = (
+    "InputScale",
+    "TargetRange",
+    "TrainValSkew",
+    "PosteriorCollapse",
+    "LabelNoise",
+    "Underfit",
+    "ModeCollapse",
+)
 
 
 @fault(*NOISE, remedy=("normal", "randn", "noise", "mean", "centre", "same steps", "distribut"))
@@ -169,7 +183,12 @@ def uniform_noise_for_normal_noise(source: Source) -> bool:
     return bool(calls)
 
 
-@fault(*NOISE, "ExplodingTensor", "LossNotDecreasing", remedy=("noise", "scale", "smaller", "standardise", "deviation"))
+@fault(
+    *NOISE,
+    "ExplodingTensor",
+    "LossNotDecreasing",
+    remedy=("noise", "scale", "smaller", "standardise", "deviation"),
+)
 def noise_ten_times_too_strong(source: Source) -> bool:
     """Noise of the training is ten times as strong as meant."""
     calls = noises(source)

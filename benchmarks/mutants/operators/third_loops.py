@@ -87,7 +87,7 @@ def weights_clipped_after_every_update(source: Source) -> bool:
     remedy=("learning rate", "param_groups", "lr"),
 )
 def rate_written_into_an_attribute(source: Source) -> bool:
-    """The optimizer is made with a rate of 1e-6, and the real one is assigned to `optimizer.lr`, which nothing reads."""
+    """The optimizer is made with a rate of 1e-6, and the real one is written into `optimizer.lr`, an attribute."""
     name, made = source.optimizer_name(), torch_optimizers(source)
     rate = keyword(made[0], "lr") if len(made) == 1 else None
     if name is None or rate is None or source.calls("OneCycleLR"):
@@ -134,9 +134,7 @@ def batches_used_up_after_one_pass(source: Source) -> bool:
     if len(loops) < 2 or not isinstance(loops[0], ast.For):
         return False
     inner, outer = loops[0], loops[-1]
-    stored = {
-        n.id for n in ast.walk(outer) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
-    }
+    stored = {n.id for n in ast.walk(outer) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
     used = {n.id for n in ast.walk(inner.iter) if isinstance(n, ast.Name)}
     if used & stored or re.search(r"/ (len\(losses\)|batches)\b", ast.unparse(outer)):
         return False
@@ -166,7 +164,9 @@ def one_batch_of_all_rows(source: Source) -> bool:
     return changed
 
 
-@fault(*SLOW, "OptimizerSettings", "LossNotDecreasing", remedy=("learning rate", "optimizer", "adam", "momentum"))
+@fault(
+    *SLOW, "OptimizerSettings", "LossNotDecreasing", remedy=("learning rate", "optimizer", "adam", "momentum")
+)
 def plain_descent_with_adams_rate(source: Source) -> bool:
     """Adam was exchanged for plain gradient descent, which has kept Adam's rate."""
     adaptive = ("Adam", "AdamW", "NAdam", "RAdam", "Adamax", "RMSprop")
@@ -186,7 +186,7 @@ def plain_descent_with_adams_rate(source: Source) -> bool:
     remedy=("patience", "plateau", "schedul", "learning rate", "epoch", "raise"),
 )
 def gives_up_at_the_first_plateau(source: Source) -> bool:
-    """A scheduler that waits for a plateau has no patience and gets the loss of each batch, so that the rate falls at once."""
+    """A scheduler that waits for a plateau has no patience and gets the loss of each batch."""
     step, losses = source.update(), source.objectives()
     if step is None or source.calls(*SCHEDULERS, "ReduceLROnPlateau") or not source.imports("torch"):
         return False

@@ -134,7 +134,9 @@ def learns_its_own_answers(source: Source) -> bool:
     )
 
 
-@fault("TargetRange", "LossInputContract", "LossNotDecreasing", "ExplodingTensor", remedy=RANGE, contract=True)
+@fault(
+    "TargetRange", "LossInputContract", "LossNotDecreasing", "ExplodingTensor", remedy=RANGE, contract=True
+)
 def targets_of_minus_one_and_one(source: Source) -> bool:
     """Binary cross entropy gets targets of -1 and 1, as a hinge loss would."""
     found = source.losses(LOGITS)
@@ -143,7 +145,9 @@ def targets_of_minus_one_and_one(source: Source) -> bool:
     return bool(found) and source.imports("torch")
 
 
-@fault("TargetRange", "LossInputContract", "LossNotDecreasing", "ExplodingTensor", remedy=RANGE, contract=True)
+@fault(
+    "TargetRange", "LossInputContract", "LossNotDecreasing", "ExplodingTensor", remedy=RANGE, contract=True
+)
 def targets_of_0_and_255(source: Source) -> bool:
     """Binary cross entropy gets targets of 0 and 255, as a mask is read from its file."""
     found = source.losses(LOGITS)

@@ -80,7 +80,9 @@ def layer_made_in_every_forward_pass(source: Source) -> bool:
     return changed
 
 
-@fault("ParamNotOptimized", "UnchangedTensor", "FrozenAtInit", remedy=("optimizer", "after", "new parameters"))
+@fault(
+    "ParamNotOptimized", "UnchangedTensor", "FrozenAtInit", remedy=("optimizer", "after", "new parameters")
+)
 def last_layer_replaced_after_the_optimizer(source: Source) -> bool:
     """The last layer is replaced, as for other classes, after the optimizer got the parameters of the old one."""
     made = source.model()
