@@ -88,6 +88,8 @@ def row_number_among_the_inputs(source: Source) -> bool:
     """The first column holds the number of the row, as a table's index that was written to its file."""
     if not numbers(source) or source.calls(*CONVOLUTIONS, "GRU", "LSTM", "Unfold"):
         return False
+    if not source.arrays("train_y"):
+        return False  # a point that is to be drawn again has no features
     numbered = "np.arange({}).astype('float32')"
     numbered = f"torch.as_tensor({numbered})" if source.imports("torch") else numbered
     return source.edit_arrays(

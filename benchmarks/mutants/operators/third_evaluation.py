@@ -92,6 +92,7 @@ DROPPING = "class Dropping(torch.nn.Module):\n    def forward(self, x):\n       
     "TrainValSkew",
     "Underfit",
     remedy=("dropout", "training=", "eval", "mode"),
+    contract=True,
 )
 def dropout_that_no_mode_ends(source: Source) -> bool:
     """Dropout is the function with its defaults: half of all values, in evaluations too."""

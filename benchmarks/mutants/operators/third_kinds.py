@@ -32,6 +32,7 @@ def rename(call: ast.Call, name: str) -> None:
     "GradientNotCleared",
     "ModeCollapse",
     remedy=("step", "optimizer", "update", "clear"),
+    contract=True,
 )
 def the_other_optimizer_steps(source: Source) -> bool:
     """After the second of two losses the first optimizer steps once more, and the second one never."""
@@ -49,6 +50,7 @@ def the_other_optimizer_steps(source: Source) -> bool:
     "ModeCollapse",
     "NoBetterThanConstant",
     remedy=("zero_grad", "clear", "zero the gradients"),
+    contract=True,
 )
 def the_other_optimizer_clears(source: Source) -> bool:
     """Before the first of two losses the second optimizer clears its gradients, and the first one's add up."""

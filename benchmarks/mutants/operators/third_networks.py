@@ -81,7 +81,11 @@ def layer_made_in_every_forward_pass(source: Source) -> bool:
 
 
 @fault(
-    "ParamNotOptimized", "UnchangedTensor", "FrozenAtInit", remedy=("optimizer", "after", "new parameters")
+    "ParamNotOptimized",
+    "UnchangedTensor",
+    "FrozenAtInit",
+    remedy=("optimizer", "after", "new parameters"),
+    contract=True,
 )
 def last_layer_replaced_after_the_optimizer(source: Source) -> bool:
     """The last layer is replaced, as for other classes, after the optimizer got the parameters of the old one."""
