@@ -7,7 +7,7 @@
     judge DIR --apart           all of them, as sums only, by half and by rule, and whether the goals are met
     keep [DIR]                  trains a few small ones and packs their runs into DIR (testdata/mutants)
 
-`--program`, `--operator`, `--develop`, `--second` (operators of the second generation, and originals) and `--share N`
+`--program`, `--operator`, `--develop`, `--generation N` (operators of that generation, and originals) and `--share N`
 (one of N, by a hash; `N:K` is the K-th such choice, K below N) select some of them; `-j` sets how many train at once.
 An interrupted `train` goes on where it stopped.
 """
@@ -26,7 +26,7 @@ from _gates import luff_command
 from mutants.halves import ORIGINAL, all_mutants, half, kept_apart, mutate, programs
 from mutants.judge import judge
 from mutants.kept import keep
-from mutants.operators import OPERATORS
+from mutants.operators import NEWEST, OPERATORS
 from mutants.tables import each, halves, sums
 from mutants.training import ROOT, SEEDS, interpreter, needed, train
 
@@ -61,7 +61,10 @@ def main() -> None:
     parser.add_argument("--share", type=share_of, default=(1, 0), metavar="N[:K]", help="one of N mutants")
     parser.add_argument("--develop", action="store_true", help="only what is in sight")
     parser.add_argument(
-        "--second", action="store_true", help="only edits of the second generation, and originals"
+        "--generation",
+        type=int,
+        choices=range(1, NEWEST + 1),
+        help=f"only edits of this generation, and originals; {NEWEST} is kept apart",
     )
     parser.add_argument("--apart", action="store_true", help="reads what is kept apart")
     parser.add_argument("--luff", default=luff_command())
@@ -88,7 +91,11 @@ def main() -> None:
         return (
             chosen_share(program, operator, options.share)
             and (not options.develop or half(program, operator) == "develop")
-            and (not options.second or operator == ORIGINAL or kept_apart(operator))
+            and (
+                options.generation is None
+                or operator == ORIGINAL
+                or OPERATORS[operator].generation == options.generation
+            )
         )
 
     made = all_mutants(options.program or programs(), options.operator or [ORIGINAL, *OPERATORS], wanted)
@@ -96,12 +103,13 @@ def main() -> None:
     if options.command == "list":
         for name, operator in OPERATORS.items():
             own = [m[0] for m in chosen if m[1] == name]
-            if options.second or not kept_apart(name):
+            if operator.generation == (options.generation or operator.generation) and (
+                options.generation == NEWEST or not kept_apart(name)
+            ):
                 print(f"{name:38} {len(own):3}  {'/'.join(operator.rules) or 'healthy'}")
         apart = [m for m in chosen if kept_apart(m[1])]
-        print(
-            f"second generation, named with --second: {len({o for _, o in apart})} operators, {len(apart)} scripts"
-        )
+        told = f"{len({o for _, o in apart})} operators, {len(apart)} scripts"
+        print(f"kept apart, named with --generation {NEWEST}: {told}")
         print(f"{len(programs())} programs, {len(OPERATORS)} operators, {len(chosen)} scripts")
         return
     root = Path(options.rest[0])

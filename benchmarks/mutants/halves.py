@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
-from mutants.operators import OPERATORS
+from mutants.operators import NEWEST, OPERATORS
 from mutants.source import Source
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -19,8 +19,8 @@ def program_apart(program: str) -> bool:
 
 
 def kept_apart(operator: str) -> bool:
-    """Returns whether an operator is not looked at while rules are written: all of the second generation are."""
-    return operator != ORIGINAL and operator in OPERATORS and OPERATORS[operator].generation == 2
+    """Returns whether an operator is not looked at while rules are written: all of the newest generation are."""
+    return operator in OPERATORS and OPERATORS[operator].generation == NEWEST
 
 
 def half(program: str, operator: str) -> str:

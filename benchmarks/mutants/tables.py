@@ -11,7 +11,7 @@ from mutants.operators import OPERATORS
 
 Rows = Sequence[dict[str, Any]]
 
-#: Of each half: whether its programs, and whether its edits are in sight. Edits kept apart are the second generation.
+#: Of each half: whether its programs, and whether its edits are in sight. Edits kept apart are the newest generation.
 HALVES = {
     "develop": ("in sight", "in sight"),
     "program": ("kept apart", "in sight"),

@@ -9,7 +9,13 @@ from dataclasses import dataclass
 
 from mutants.source import Source
 
-__all__ = ["OPERATORS", "PLANNED", "Operator", "fault", "healthy"]
+__all__ = ["NEWEST", "OPERATORS", "PLANNED", "Operator", "fault", "healthy"]
+
+GENERATIONS = {
+    "second": 2,
+    "third": 3,
+}  # by the first word of a module's name; all other modules are of the first
+NEWEST = 3  # the generation that is kept apart
 
 PLANNED = {  # rules that operators name, but that do not exist yet
     "SharedParameter": "a parameter that two optimizers hold",
@@ -37,7 +43,7 @@ class Operator:
     edit
         Edits a script in place. Returns False if it does not apply.
     generation
-        1: rules are developed on it. 2: of a module `second_*`, and kept apart.
+        Rules are developed on all of them but the newest, which is kept apart.
     """
 
     name: str
@@ -58,7 +64,7 @@ def _add(
     name = edit.__name__
     if name in OPERATORS:
         raise ValueError(f"two operators are called {name}")
-    generation = 2 if edit.__module__.rpartition(".")[2].startswith("second_") else 1
+    generation = GENERATIONS.get(edit.__module__.rpartition(".")[2].partition("_")[0], 1)
     what = (edit.__doc__ or "").strip()
     OPERATORS[name] = Operator(name, what, rules, remedy, contract, edit, generation)
 
