@@ -57,6 +57,15 @@ class Loads(WaitingEvents):
         except Exception:  # several groups; an optimizer of another form, or a tensor that counts nothing
             known.writes = _writes_of_groups(optimizer)
 
+    def written(self, number: int, optimizer: Any) -> bool:
+        """Whether an optimizer's first parameter was written since its last update: called at each, so it does little."""
+        try:
+            return bool(
+                optimizer.param_groups[0]["params"][0]._version != self._updated[number].writes[0]
+            )
+        except Exception:  # not known, or an optimizer of another form
+            return False
+
     def begins(self, optimizer: Any) -> None:
         """Called when an optimizer is about to make its first update. Tells where all of the weights that are looked at
         were written since the last update of an earlier optimizer: set anew by `reset_parameters`, say, between folds.
