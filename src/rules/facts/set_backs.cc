@@ -3,38 +3,17 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
-#include <vector>
 
 #include "luff/profile/input.h"
 #include "rules/facts/json_event.h"
-#include "rules/facts/sample.h"
+#include "rules/facts/step_rows.h"
 #include "rules/kit/step_index.h"
 
 namespace luff::rules {
 namespace {
 
 using format::EventKind;
-constexpr std::uint64_t kMix = 0x9E3779B97F4A7C15;
-constexpr std::uint64_t kRowBits = (1ULL << 52) - 1;  // numbers of a saved state
 constexpr double kMostUpdates = 1e9;
-
-// One hash for each row of what the first model of a step was given.
-std::vector<std::uint64_t> RowsOfStep(const StepView& view) {
-  std::vector<std::uint64_t> hashes;
-  const std::vector<ModelInput>& inputs = ModelInputsOf(view);
-  for (const ModelInput& input : inputs) {
-    if (input.model != inputs.front().model || input.entry->worker != inputs.front().entry->worker) continue;
-    const auto sample = LoadSample(view, *input.entry);
-    if (sample == nullptr) continue;
-    const std::vector<std::uint64_t> more = RowHashes(*sample);
-    if (hashes.empty()) {
-      hashes = more;
-    } else if (more.size() == hashes.size()) {
-      for (std::size_t i = 0; i < hashes.size(); ++i) hashes[i] = (hashes[i] * kMix + more[i]) & kRowBits;
-    }
-  }
-  return hashes;
-}
 
 }  // namespace
 
