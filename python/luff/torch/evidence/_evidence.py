@@ -178,7 +178,7 @@ class Evidence:
         if not record.updates:
             self.loads.begins(optimizer)
             self.set_back.begins(record.number, optimizer, update)
-        elif (written := self.loads.written(record.number, optimizer)) or record.number in self.set_back.due:
+        elif (written := self.loads.written(record.number)) or record.number in self.set_back.due:
             self.set_back.look(record.number, update, written)
         if not update & (update - 1) and update and not self._early.over:
             self._early.update_begins(update)

@@ -1,7 +1,7 @@
 """Weights that were set back between two updates of an optimizer: to the values that they had before its first update,
 to the last bit, or to values that an initialisation has drawn anew.
 
-Looked at where the first parameter was written since the last update, and, since writes by way of `.data` are not
+Looked at where a weight was written since the last update, and, since writes by way of `.data` are not
 counted, at the first update after a loader was started. An optimizer whose weights are written otherwise, as by
 clipping, an average or a state that was kept later, is looked at no more. Uses no torch operation.
 """

@@ -173,11 +173,11 @@ class FrozenAtInit final : public KeptRule {
     finding.what = fmt::format("each pass over the data begins with {}: what the pass before has learnt is lost",
                                found->drawn ? "weights that are drawn anew" : "the weights of the start");
     finding.why = fmt::format(
-        "{} times, each {} updates behind the last, the optimizer found weights that {}, in one pass over the "
-        "same rows each time",
+        "{} times, each {} updates behind the last, the optimizer found weights that {}: one pass over the "
+        "data lies between",
         found->times, found->updates,
-        found->drawn ? "are as wide as those it began with, and have nothing to do with them or with those that "
-                       "it had left"
+        found->drawn ? "are as wide as those it began with, and have nothing to do with them or with those of "
+                       "the time before"
                      : "were, to the last bit, those of before its first update");
     finding.remedy =
         found->drawn
