@@ -84,3 +84,46 @@ def test_statistics_that_come_late_take_it_back(watched):
     train_beside(model, average, weights_only)
     train_beside(model, average, everything, epochs=8)
     assert [event["layers"] for event in told(session, "initial_statistics")] == [1, 0]
+
+
+def train_further(move, teacher_trains=False, frozen=False, shift=3.0):
+    """Trains a model, then goes on with other inputs beside a copy."""
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def update(x):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), torch.randint(0, 3, (len(x),))).backward()
+        optimizer.step()
+
+    for _ in range(20):
+        update(torch.randn(16, 5))
+    average = copy.deepcopy(model)
+    model.train(not frozen)
+    average.train(teacher_trains)
+    for _ in range(20):
+        update(shift + torch.randn(16, 5))
+        with torch.no_grad():
+            move(model, average)
+            average(shift + torch.randn(16, 5))
+
+
+def test_statistics_of_a_copy_that_stand_still_are_told(watched):
+    _, session = watched()
+    train_further(weights_only)
+    events = told(session, "initial_statistics")
+    assert [(event["layers"], event["kept"]) for event in events] == [(1, True)]
+
+
+def test_statistics_that_stand_still_without_harm_are_not(watched):
+    for how in (
+        {"move": everything},
+        {"move": weights_only, "teacher_trains": True},
+        {"move": weights_only, "frozen": True},
+        {"move": lambda model, average: None},
+        {"move": weights_only, "shift": 0.0},
+    ):
+        hook, session = watched()
+        train_further(**how)
+        hook.close()
+        assert told(session, "initial_statistics") == []

@@ -57,6 +57,14 @@ class Loads(WaitingEvents):
         except Exception:  # several groups; an optimizer of another form, or a tensor that counts nothing
             known.writes = _writes_of_groups(optimizer)
 
+    def written(self, number: int) -> bool:
+        """Whether one of an optimizer's weights was written since its last update: called at each, so it does little."""
+        try:
+            known = self._updated[number]
+            return bool(known.probe()._version != known.writes[known.probed])
+        except Exception:  # not known, or an optimizer of another form
+            return False
+
     def begins(self, optimizer: Any) -> None:
         """Called when an optimizer is about to make its first update. Tells where all of the weights that are looked at
         were written since the last update of an earlier optimizer: set anew by `reset_parameters`, say, between folds.
@@ -193,9 +201,15 @@ class _Updated:
         self._ones: list[weakref.ref[Any]] = []
         self.places = slice(None)  # of the only group
         self.writes: list[int] = []
+        #: The first of these parameters that is no bias, and its place.
+        self.probe: Any = None
+        self.probed = 0
         try:
             self.places = _places(optimizer.param_groups[0]["params"])
-            self._ones = [weakref.ref(one) for one in _chosen(optimizer)]
+            chosen = _chosen(optimizer)
+            self._ones = [weakref.ref(one) for one in chosen]
+            self.probed = next((at for at, one in enumerate(chosen) if one.dim() > 1), 0)
+            self.probe = self._ones[self.probed]
         except Exception:  # an optimizer of another form
             self._ones = []
 

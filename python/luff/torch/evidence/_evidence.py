@@ -21,6 +21,7 @@ from luff.torch.evidence._attention import Attention
 from luff.torch.evidence._averages import Averages
 from luff.torch.evidence._causal import Causal
 from luff.torch.evidence._checkpoints import Loads
+from luff.torch.evidence._early_ends import EarlyEnds
 from luff.torch.evidence._graph_values import GraphValues
 from luff.torch.evidence._handed_gradients import HandedGradients
 from luff.torch.evidence._kept_gradients import KeptGradients
@@ -33,6 +34,7 @@ from luff.torch.evidence._random_masks import RandomMasks
 from luff.torch.evidence._reach import Reach
 from luff.torch.evidence._rounding import Rounding
 from luff.torch.evidence._samples import Samples
+from luff.torch.evidence._set_back import SetBack
 from luff.torch.evidence._statistics import Statistics
 from luff.torch.evidence._step import Step, StepContext
 from luff.torch.evidence._unused_passes import UnusedPasses
@@ -77,6 +79,9 @@ class Evidence:
         self._pairs.waiting = self._graph_values.first_axis.waiting  # one list fewer that each step looks at
         self._rounding = Rounding()
         self._handed = HandedGradients()
+        self.set_back = SetBack()
+        self._early = EarlyEnds()
+        self.set_back.waiting = self._early.waiting = self._handed.waiting
         self.statistics = Statistics()
         self.averages = Averages()
         self._adversaries = Adversaries(context, self.accumulated)
@@ -172,6 +177,11 @@ class Evidence:
         update = self._context.clock.update_of(record.number)
         if not record.updates:
             self.loads.begins(optimizer)
+            self.set_back.begins(record.number, optimizer, update)
+        elif (written := self.loads.written(record.number)) or record.number in self.set_back.due:
+            self.set_back.look(record.number, update, written)
+        if not update & (update - 1) and update and not self._early.over:
+            self._early.update_begins(update)
         self._rounding.update_begins(record.number, update, optimizer, self._context)
         if record.number not in self._handed.over and self._context.recorder is not None:
             self._handed.update_begins(record, optimizer, self._context.recorder.of_called)

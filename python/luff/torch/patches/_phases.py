@@ -197,8 +197,9 @@ def _starting(original: Method) -> Method:
             number = hook.guarded("loader", hook.machine.loaders.started, self, iterator)
             if number is not None:
                 hook.guarded("loader", _numbers.__setitem__, iterator, number)
-                batches = hook.machine.evidence.answers.batches
-                hook.guarded("loader", batches.started, self, iterator, number)
+                evidence = hook.machine.evidence
+                hook.guarded("loader", evidence.answers.batches.started, self, iterator, number)
+                hook.guarded("loader", evidence.set_back.loader_started)
             hook.guarded("late", install_late)
         return iterator
 

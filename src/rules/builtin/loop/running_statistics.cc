@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -94,6 +95,7 @@ class RunningStatistics final : public KeptRule {
     io("open", open_);
     io("updates", updates_);
     io("behind", behind_, kMaxModels);
+    io("kept", kept_, kMaxModels);
     io("told", told_);
     io("rows", rows_);
     io("batches", batches_);
@@ -117,12 +119,14 @@ class RunningStatistics final : public KeptRule {
       const auto& name = model->get_ref<const std::string&>();
       if (!(layers > 0)) {
         behind_.erase(name);
+        kept_.erase(name);
         if (told_ == name) {
           sink.Heal("left_behind", "", view.rows.info.mode_step);
           told_.clear();
         }
       } else if (behind_.size() < kMaxModels && name.size() < kMaxName) {
         behind_[name] = std::min(layers, 1e6);
+        if (FlagIn(*event, "kept")) kept_.insert(name);
       }
     }
     if (behind_.empty() || !told_.empty() || updates_ < kUpdates ||
@@ -134,10 +138,12 @@ class RunningStatistics final : public KeptRule {
       told_ = name;
       Finding finding = FindingAt(kName, "left_behind", view, TensorAt{format::kNoId});
       finding.since_step = 0;
+      const bool kept = kept_.contains(name);
       finding.what = fmt::format(
-          "{} is evaluated with the running statistics of the start (mean 0, variance 1), while its weights "
-          "change",
-          name);
+          "{} is evaluated with {}, while its weights change", name,
+          kept ? "running statistics that have stood still since its first evaluation, far from those of the "
+                 "model beside it"
+               : "the running statistics of the start (mean 0, variance 1)");
       finding.why = fmt::format(
           "no optimizer holds its weights, so they are an average or a copy of another model's; the buffers "
           "of "
@@ -308,6 +314,7 @@ class RunningStatistics final : public KeptRule {
   bool evaluating_ = false, loaded_ = false, open_ = false;
   std::int64_t updates_ = 0;
   std::map<std::string, double> behind_;  // models whose statistics are those of the start -> layers
+  std::set<std::string> kept_;  // of them, those with other statistics than at the start
   std::string told_;                      // the one that the finding names
   std::int64_t rows_ = 0, batches_ = 0;   // the most samples of a batch, and batches that were measured
   bool fast_ = false;                     // that is told
@@ -322,7 +329,7 @@ class RunningStatistics final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<RunningStatistics>(kName, kParams);
-  spec.version = 4;  // 2: "left_behind"; 3: "fast"; 4: "shared"
+  spec.version = 5;  // 2: "left_behind"; 3: "fast"; 4: "shared"; 5: statistics that stand still
   spec.summary =
       "batch normalisation whose running statistics hardly move, are those of a single batch, or of two "
       "places";

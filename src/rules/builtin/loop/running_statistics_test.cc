@@ -48,7 +48,8 @@ TEST(RunningStatistics, Ordinary_Loaded_Untracked_AndFrozenLayers_AreSilent) {
 
 // An average of the weights of Net, which is evaluated after every 20 updates.
 std::vector<Finding> Average(int layers, const std::string& optimizer = "null", int moves_at = 400,
-                             int updates = 100, const std::string& trained = "\"SGD\"") {
+                             int updates = 100, const std::string& trained = "\"SGD\"",
+                             bool kept = false) {
   FakeTrial trial;
   trial.SetDocument("model", R"({"models": [
     {"name": "Net", "parameters": [{"path": "w", "name": "Net.w", "optimizer": )" +
@@ -61,7 +62,7 @@ std::vector<Finding> Average(int layers, const std::string& optimizer = "null", 
     const int told = step >= moves_at ? 0 : layers;
     if (step % 20 == 0)
       trial.EventJson(R"({"kind": "initial_statistics", "model": "Net_1", "layers": )" +
-                      std::to_string(told) + "}");
+                      std::to_string(told) + R"(, "kept": )" + (kept ? "true}" : "false}"));
   }
   return testing::FindingsOf(trial, "RunningStatistics", ParameterSet::kLuff);
 }
@@ -74,6 +75,14 @@ TEST(RunningStatistics, AnAverageWithoutBuffers_IsToldOnce_AndHealsWhenTheyCome)
   EXPECT_FALSE(findings[0].healed);
   EXPECT_NE(findings[0].remedy.find("buffers"), std::string::npos);
   EXPECT_TRUE(Average(2, "null", 60).at(0).healed);
+}
+
+TEST(RunningStatistics, StatisticsThatStandStillBesideAnAverage_AreTold) {
+  const auto findings = Average(2, "null", 400, 100, "\"SGD\"", true);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "left_behind");
+  EXPECT_NE(findings[0].what.find("stood still"), std::string::npos) << findings[0].what;
+  EXPECT_TRUE(Average(2, "\"SGD\"", 400, 100, "\"SGD\"", true).empty());
 }
 
 TEST(RunningStatistics, ModelsThatAreTrained_ThatMove_AndNewOnes_AreSilent) {

@@ -8,6 +8,7 @@
 #include "base/format.h"
 #include "luff/profile/input.h"
 #include "rules/facts/common_needs.h"
+#include "rules/facts/early_ends.h"
 #include "rules/facts/json_event.h"
 #include "rules/facts/model_facts.h"
 #include "rules/facts/passes.h"
@@ -24,7 +25,7 @@ namespace {
 
 using format::EventKind;
 using format::Role;
-constexpr const char* kName = "StepSkipped";
+constexpr const char *kName = "StepSkipped", *kEarly = "ends_early";
 constexpr std::size_t kMaxWorkers = 4096, kMaxOptimizers = 1024, kMaxBatches = 64;
 // An update is one of few if so many batches' gradients were cleared before it, and updates come once in a
 // pass over the data: then optimizer.step() stands outside of the loop over batches. Attacks on inputs,
@@ -64,8 +65,12 @@ class StepSkipped final : public KeptRule {
         started_ += phases.begins[static_cast<std::size_t>(format::Phase::kDataStart)];
     if (info.mode == query::Mode::kTrain) Drawn(view, sink);
     drawn_before_ = DrawsOf(view);
+    if (info.mode == query::Mode::kTrain) passes_.OnTrainStep(view);
+    early_.OnStep(view, passes_);
     if (info.mode != query::Mode::kTrain) return;
-    passes_.OnTrainStep(view);
+    if (const auto found = early_.Judge(view); found && !early_open_)
+      TellEarly(*found, FindingAt(kName, kEarly, view, TensorAt{format::kNoId}), sink);
+    if (early_.over() && std::exchange(early_open_, false)) sink.Heal(kEarly, "", info.mode_step);
     Unused(view, sink);
     Count(view);
     still_.OnTrainStep(view);
@@ -118,6 +123,8 @@ class StepSkipped final : public KeptRule {
 
   void OnEnd(const query::Trial& trial, Sink& sink) override {
     NeverStepped(trial, sink);
+    if (const auto found = early_.OnEnd(trial))
+      TellEarly(*found, FindingAt(kName, kEarly, trial, format::kNoId, 0, last_.Info()), sink);
     // What was cut short may have been on its way to its first update.
     if (none_open_ || !StandsStill() || trial.outcome().state != "completed") return;
     TellNone(ModelFacts::Of(trial), FindingAt(kName, "none", trial, format::kNoId, 0, last_.Info()),
@@ -144,6 +151,8 @@ class StepSkipped final : public KeptRule {
     io("drawn_before", drawn_before_);
     io("some_trained", some_trained_);
     io("drawn_open", drawn_open_);
+    io("early", early_);
+    io("early_open", early_open_);
   }
 
  private:
@@ -271,6 +280,12 @@ class StepSkipped final : public KeptRule {
     finding.evidence = {{"drawn", batches_drawn_}, {"used", drawn_}};
     finding.threshold = fmt::format(
         "a fact: {} updates in a row, from the third one on, {} batches or more (Luff)", kUnused, kFew + 1);
+    sink.Report(std::move(finding));
+  }
+
+  void TellEarly(const EarlyEnds::Found& found, Finding finding, Sink& sink) {
+    early_open_ = true;
+    found.Describe(&finding);
     sink.Report(std::move(finding));
   }
 
@@ -588,6 +603,8 @@ class StepSkipped final : public KeptRule {
   }
 
   const std::int64_t updates_, empty_;
+  EarlyEnds early_;
+  bool early_open_ = false;
   Passes passes_;
   std::int64_t unused_ = 0,
                losses_made_ = 0;  // updates so far that used one loss of several, and these losses
@@ -611,8 +628,8 @@ class StepSkipped final : public KeptRule {
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<StepSkipped>(kName, kParams);
   // 5: losses that no backward pass uses; "never"; 6: Passes by samples; 7: "none"; 8: less of "unused"; 9:
-  // "drawn"; 10: passes after many updates
-  spec.version = 10;
+  // "drawn"; 10: passes after many updates; 11: "ends_early"
+  spec.version = 11;
   spec.summary =
       "gradients or losses are made and thrown away: the update is always left out, or all but once in a "
       "pass";

@@ -6,6 +6,7 @@
 #include "base/format.h"
 #include "rules/builtin/boosting/boosted_rules.h"
 #include "rules/facts/curve_rule.h"
+#include "rules/facts/few_rows.h"
 #include "rules/facts/loss_tracker.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
@@ -114,6 +115,9 @@ class Luff final : public CurveRule {
  public:
   explicit Luff(const Limits& limits) : CurveRule(kName, "rising"), limits_(limits) {}
 
+  [[nodiscard]] bool IsTold(const ValidationCurve& curve) const { return Holds(curve) || Persists(curve); }
+  using CurveRule::evaluations;
+
  private:
   [[nodiscard]] bool Holds(const ValidationCurve& curve) const override {
     const auto needed = std::min<std::int64_t>(limits_.evaluations, ValidationCurve::kRecent);
@@ -157,6 +161,69 @@ class Luff final : public CurveRule {
   const Limits limits_;
 };
 
+// And the few rows of a training that are learnt by heart, told at the end, where the curve has no better
+// evaluation to speak of.
+class WithFewRows final : public KeptRule {
+ public:
+  explicit WithFewRows(const Limits& limits) : curves_(limits) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    curves_.OnStep(view, sink);
+    rows_.OnStep(view);
+  }
+  void OnEnd(const query::Trial& trial, Sink& sink) override {
+    curves_.OnEnd(trial, sink);
+    if (!rows_.are_few() || curves_.evaluations().takes_turns()) return;
+    for (const auto& [name, curve] : curves_.evaluations().curves()) {
+      if (curve.count() == 0 || curve.unfit() || curves_.IsTold(curve)) continue;
+      const EvaluationPoint& now = curve.recent().back();
+      const double start = curve.start();
+      if (!(now.training <= kByHeart * start && now.validation >= kLost * start)) continue;
+      Tell(trial, name, curve, sink);
+      return;
+    }
+  }
+  void VisitFields(Fields& io) override {
+    io("curves", curves_);
+    io("rows", rows_);
+  }
+
+ private:
+  static constexpr double kByHeart = 0.05, kLost = 0.3;  // of the first training losses
+
+  void Tell(const query::Trial& trial, const std::string& name, const ValidationCurve& curve,
+            Sink& sink) const {
+    const EvaluationPoint& now = curve.recent().back();
+    Finding finding = FindingAt(kName, "few_rows", trial, format::kNoId, 0, now.at.Info());
+    finding.tensor = name;
+    finding.since_step = 0;
+    finding.series = curve.Picture();
+    finding.what = fmt::format("only {} rows are trained on, and learnt by heart: {} and more are evaluated",
+                               rows_.trained(), rows_.evaluated());
+    finding.why = fmt::format(
+        "the training has given the same {} rows {:.0f} times each, as far as samples tell: its loss fell from "
+        "{:.4g} to {:.4g}, and evaluations have {:.4g}",
+        rows_.trained(), rows_.times(), curve.start(), now.training, now.validation);
+    finding.remedy =
+        "look whether a subset was left in from debugging (train_x[:64], Subset, a limit on samples or files) "
+        "and train on all rows; if there are no more data, regularise, or begin with pre-trained weights";
+    finding.causes = {"a subset of the rows that was of use for debugging", "a filter that leaves few rows",
+                      "too little data for the size of the model"};
+    finding.evidence = {{"rows", rows_.trained()},
+                        {"evaluated", rows_.evaluated()},
+                        {"training", now.training},
+                        {"validation", now.validation}};
+    finding.threshold = fmt::format(
+        "{} rows or fewer, {} times as many in evaluations; {:g} % of the first loss in the training, {:g} % in "
+        "evaluations (Luff)",
+        FewRows::kMost, FewRows::kMore, 100 * kByHeart, 100 * kLost);
+    sink.Report(std::move(finding));
+  }
+
+  Luff curves_;
+  FewRows rows_;
+};
+
 }  // namespace
 
 RuleSpec Spec() {
@@ -164,13 +231,13 @@ RuleSpec Spec() {
     LUFF_ASSIGN_OR_RETURN(TensorSelector selector, TensorSelector::Make(all, false));
     if (IsOriginal(all)) return std::unique_ptr<Rule>(new Original(std::move(selector), limits));
     return std::unique_ptr<Rule>(
-        Together(std::make_unique<Luff>(limits),
+        Together(std::make_unique<WithFewRows>(limits),
                  BoostedOverfit({limits.evaluations, limits.rise, limits.of_start, limits.fall})));
   });
-  spec.version = 4;  // 4: losses that evaluations have no value of
-  spec.summary = "validation loss that rises while the training loss falls on";
+  spec.version = 5;  // 4: losses that evaluations have no value of; 5: "few_rows"
+  spec.summary = "validation loss that rises while the training loss falls on; few rows that are learnt by heart";
   spec.needs = [](const Parameters& all) -> std::vector<Need> {
-    if (!IsOriginal(all)) return {};  // losses are captured in any case
+    if (!IsOriginal(all)) return {};  // losses are captured in any case, and samples for other rules
     std::vector<Need> needs = SelectedNeeds(all, "overfit_losses", Bit(format::Form::kSummary));
     for (std::size_t i = 0, count = needs.size(); i < count; ++i) {
       needs.push_back(needs[i]);

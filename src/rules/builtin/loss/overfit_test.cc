@@ -67,6 +67,59 @@ TEST(Overfit, AHandfulOfRows_IsATrialOfTheModel_AndSilent) {
   EXPECT_EQ(OfRows(5, 5, 64), 1U);  // of 64 rows the first five are kept
 }
 
+// A training that goes over `rows` rows again and again, and an evaluation of `evaluated` others.
+struct Few {
+  int rows = 24, evaluated = 200, evaluations = 2, steps = 100;
+  double training = 0.01, validation = 1.2;  // in the end; the training begins with 2
+  int whole = 0;                             // rows of a batch, of which the first eight are kept
+  bool same = false;                         // evaluations are of rows of the training
+};
+std::vector<Finding> OfFew(const Few& few) {
+  FakeTrial trial;
+  int row = 0;
+  for (int e = 0; e < few.evaluations; ++e) {
+    for (int step = 0; step < few.steps; ++step) {
+      std::vector<double> values;
+      for (int i = 0; i < 8; ++i, row = (row + 1) % few.rows) {
+        values.push_back(row);
+        values.push_back(0.5);
+      }
+      trial.Step().Loss(e == 0 && step < 16 ? 2 : few.training);
+      trial.Sample("sample/Net_input_0", {8, 2}, values, DType::kFloat32, {few.whole > 0 ? few.whole : 8, 2});
+    }
+    std::vector<double> values;
+    for (int i = 0; i < few.evaluated; ++i) {
+      values.push_back(few.same ? i % few.rows : -1 - i);
+      values.push_back(0.5);
+    }
+    trial.Step(Mode::kEval).Sample("sample/Net_input_0", {few.evaluated, 2}, values).Loss(few.validation);
+  }
+  return Findings(trial);
+}
+
+TEST(Overfit, FewRowsThatAreLearntByHeart_AreToldAtTheEnd) {
+  const auto findings = OfFew({});
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "few_rows");
+  EXPECT_EQ(findings[0].severity, Severity::kWarn);
+  EXPECT_NE(findings[0].what.find("only 24 rows are trained on"), std::string::npos) << findings[0].what;
+  EXPECT_NE(findings[0].what.find("200 and more are evaluated"), std::string::npos) << findings[0].what;
+  EXPECT_NE(findings[0].remedy.find("subset"), std::string::npos);
+  EXPECT_EQ(OfFew({.evaluations = 1}).size(), 1U);
+  EXPECT_EQ(OfFew({.rows = 104, .evaluated = 600}).size(), 1U);
+}
+
+TEST(Overfit, FewRowsOfWhichOthersAreTold_AndTrials_AreSilent) {
+  EXPECT_TRUE(OfFew({.validation = 0.4}).empty());  // what few shots teach holds for others
+  EXPECT_TRUE(OfFew({.training = 0.4}).empty());
+  EXPECT_TRUE(OfFew({.rows = 16}).empty());
+  EXPECT_TRUE(OfFew({.rows = 400, .evaluated = 2000}).empty());
+  EXPECT_TRUE(OfFew({.evaluated = 60}).empty());
+  EXPECT_TRUE(OfFew({.same = true}).empty());
+  EXPECT_TRUE(OfFew({.whole = 64}).empty());  // not all rows are known
+  EXPECT_TRUE(OfFew({.steps = 20}).empty());  // not often enough
+}
+
 TEST(Overfit, HealthyCurves_AreSilent) {
   const auto falling = [](int step) { return 1.6 * std::exp(-step / 50.0); };
   // ends 20 % above its best

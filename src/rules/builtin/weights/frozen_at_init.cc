@@ -10,6 +10,7 @@
 #include "rules/facts/initial_values.h"
 #include "rules/facts/model_facts.h"
 #include "rules/facts/restored_state.h"
+#include "rules/facts/set_backs.h"
 #include "rules/facts/step_memo.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
@@ -58,6 +59,7 @@ class FrozenAtInit final : public KeptRule {
     loaded_ = loaded_ || LoadsWeights(view.index);
     if (view.rows.info.mode != query::Mode::kTrain) return;
     last_.Take(view.rows.info);
+    LookForSetBacks(view, sink);
     std::set<std::string> learning;
     for (const auto& [entry, tensor] : view.index.summaries(format::Role::kGradient))
       if (entry.summary.l2() > 0 && learning.size() < kMaxDrawn)
@@ -96,6 +98,8 @@ class FrozenAtInit final : public KeptRule {
     io("last", last_);
     io("told_without_effect", told_without_effect_);
     io("learning", learning_, kMaxDrawn);
+    io("set_backs", set_backs_);
+    io("set_back_open", set_back_open_);
   }
 
  private:
@@ -151,6 +155,42 @@ class FrozenAtInit final : public KeptRule {
     finding.causes = {"requires_grad set on a module instead of its parameters", "requires_grad misspelt"};
     finding.evidence = {{"parameters", trained.size()}};
     finding.threshold = fmt::format("a fact, told after {} updates (Luff)", kUnloaded);
+    sink.Report(std::move(finding));
+  }
+
+  // Weights that every pass over the data begins with anew.
+  void LookForSetBacks(const StepView& view, Sink& sink) {
+    set_backs_.OnTrainStep(view);
+    if (set_back_open_ && set_backs_.over()) {
+      set_back_open_ = false;
+      sink.Heal("set_back", "", view.rows.info.mode_step);
+    }
+    const auto found = set_backs_.Judge(view);
+    if (!found) return;
+    set_back_open_ = true;
+    Finding finding = FindingAt(kName, "set_back", view, TensorAt{format::kNoId});
+    finding.since_step = 0;
+    finding.what = fmt::format("each pass over the data begins with {}: what the pass before has learnt is lost",
+                               found->drawn ? "weights that are drawn anew" : "the weights of the start");
+    finding.why = fmt::format(
+        "{} times, each {} updates behind the last, the optimizer found weights that {}: one pass over the "
+        "data lies between",
+        found->times, found->updates,
+        found->drawn ? "are as wide as those it began with, and have nothing to do with them or with those of "
+                       "the time before"
+                     : "were, to the last bit, those of before its first update");
+    finding.remedy =
+        found->drawn
+            ? "initialise the weights once, before the loop over epochs (reset_parameters(), "
+              "model.apply(init), a function that resets the model)"
+            : "load the state once, before the loop over epochs; if it is to be the newest one, save it again "
+              "behind each epoch (copy.deepcopy(model.state_dict()))";
+    finding.causes = {found->drawn ? "an initialisation inside of the loop over epochs"
+                                   : "load_state_dict inside of the loop over epochs, of a state that is never "
+                                     "saved again",
+                      "a helper that sets the model up for each epoch"};
+    finding.evidence = {{"times", found->times}, {"updates", found->updates}};
+    finding.threshold = "a fact: three times, as many updates and one pass over the data between each two (Luff)";
     sink.Report(std::move(finding));
   }
 
@@ -399,6 +439,8 @@ class FrozenAtInit final : public KeptRule {
   std::int64_t all_ = 0;               // updates since the start, until it is judged what was never loaded
   bool loaded_ = false;
   Anchor last_;
+  SetBacks set_backs_;
+  bool set_back_open_ = false;
   bool told_without_effect_ = false;
   std::set<std::string> learning_;     // parameters with a gradient in the newest TRAIN step that told of any
   std::map<std::string, bool> drawn_;  // frozen weights, and whether their values are as drawn
@@ -408,11 +450,12 @@ class FrozenAtInit final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<FrozenAtInit>(kName, kParams);
-  // 2: cause "never_loaded"; 3: "loads_itself"; 4: "restores_worst"; 5: "freeze_without_effect"
-  spec.version = 5;
+  // 2: cause "never_loaded"; 3: "loads_itself"; 4: "restores_worst"; 5: "freeze_without_effect";
+  // 6: "set_back"
+  spec.version = 6;
   spec.summary =
       "weights that a file was to give and did not: frozen ones, or all because it held themselves or the "
-      "worst state; a freeze that freezes nothing";
+      "worst state; weights that each pass sets back; a freeze that freezes nothing";
   spec.needs = [](const Parameters&) -> std::vector<Need> {
     std::vector<Need> needs = SampleNeeds();
     needs.push_back({.collection = "first_weights",

@@ -1,0 +1,39 @@
+#pragma once
+#include <cstdint>
+#include <unordered_set>
+
+#include "luff/rules/rule.h"
+#include "rules/kit/fields.h"
+
+namespace luff::rules {
+
+/// **Thread-compatible.** Whether a training has few rows, which it is given again and again, while
+/// evaluations have many others.
+class FewRows {
+ public:
+  static constexpr std::size_t kMost = 128;   // rows of the training
+  static constexpr std::size_t kLeast = 17;   // a handful is a trial of the model
+  static constexpr std::size_t kMore = 4;     // times as many are evaluated
+  static constexpr std::int64_t kTimes = 16;  // that each of them was seen, in the mean
+
+  /// Call at each step.
+  void OnStep(const StepView& view);
+  [[nodiscard]] bool are_few() const noexcept {
+    return !many_ && trained_.size() >= kLeast && times() >= static_cast<double>(kTimes) &&
+           evaluated_.size() >= kMore * trained_.size();
+  }
+  [[nodiscard]] std::size_t trained() const noexcept { return trained_.size(); }
+  [[nodiscard]] std::size_t evaluated() const noexcept { return evaluated_.size(); }
+  [[nodiscard]] double times() const noexcept {
+    return trained_.empty() ? 0 : static_cast<double>(seen_) / static_cast<double>(trained_.size());
+  }
+
+  void VisitFields(Fields& io);
+
+ private:
+  std::unordered_set<std::uint64_t> trained_, evaluated_;  // the latter without the former
+  std::int64_t seen_ = 0;                                  // rows of the training, each time
+  bool many_ = false;                                      // or not all are known
+};
+
+}  // namespace luff::rules
