@@ -13,9 +13,9 @@ namespace luff::rules {
 /// the training ends where it began.
 class RaisedRate {
  public:
-  static constexpr double kTimes = 1000;    // what the finding asks for
-  static constexpr double kErrors = 4.5;    // standard errors of a level: a difference of two, seen often
-  static constexpr double kGained = 0.02;   // of the loss
+  static constexpr double kTimes = 1000;  // what the finding asks for
+  static constexpr double kErrors = 4.5;  // standard errors of a level: a difference of two, seen often
+  static constexpr double kGained = 0.1;  // of the loss
 
   /// Call at each TRAIN step.
   void OnStep(const StepView& view) {

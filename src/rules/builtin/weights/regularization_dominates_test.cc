@@ -139,8 +139,8 @@ TEST(WeightUpdateRatio, AWeightThatBeganAtZero_DoesNotHealWhatMovesNothing) {
   for (const double moved : {1e-11, 1e-3}) {  // by the other optimizer's rate, of weights of size 1
     FakeTrial trial = First(0.5, 3e-12, 0);
     double before = 0;
-    for (int step = 12; step < 24; ++step) {
-      trial.Step().Loss(1.1);
+    for (int step = 12; step < 40; ++step) {
+      trial.Step().Loss(moved == 1e-3 ? 0.5 : 1.1);
       trial.Tensor("gradient/a.weight", Role::kGradient, {0.5}).Tensor("a.weight", Role::kWeight, {1});
       trial.Difference("a.weight", 3e-12, 3e-12, 1, 1);
       trial.Tensor("gradient/b.weight", Role::kGradient, {0.5});
@@ -153,6 +153,34 @@ TEST(WeightUpdateRatio, AWeightThatBeganAtZero_DoesNotHealWhatMovesNothing) {
     EXPECT_EQ(findings[0].cause, "small");
     EXPECT_EQ(findings[0].healed, moved == 1e-3);
   }
+}
+
+// Weights that move by and by, as under a warm-up that is stepped once per epoch, gain nothing by that.
+TEST(WeightUpdateRatio, UpdatesWithoutHope_HealOnceTheLossHasGained_OrTheRateIsWhatWasAskedFor) {
+  const auto healed = [](double loss, double raised, double sign) {
+    FakeTrial trial = First(0.5, 3e-12, 0);
+    for (int step = 12; step < 80; ++step) {
+      trial.Step().Loss(loss * (step % 2 == 0 ? sign : 1));
+      trial.Scalar("optimizer/SGD.group0.lr", Role::kOptimizerSetting, 1e-6 * raised);
+      trial.Tensor("gradient/a.weight", Role::kGradient, {0.5}).Tensor("a.weight", Role::kWeight, {1});
+      trial.Difference("a.weight", 1e-4, 1e-4, 1, 1);
+    }
+    const auto findings = FindingsOf(trial, "WeightUpdateRatio", ParameterSet::kLuff);
+    EXPECT_EQ(findings.size(), 1U);
+    return !findings.empty() && findings[0].healed;
+  };
+  EXPECT_FALSE(healed(1.1, 14, 1));
+  EXPECT_FALSE(healed(1.05, 14, 1));
+  EXPECT_TRUE(healed(0.9, 14, 1));
+  EXPECT_TRUE(healed(1.1, 1000, 1));
+  EXPECT_TRUE(healed(1.1, 14, -1));  // a loss without a level
+}
+
+TEST(WeightUpdateRatio, UpdatesWithoutHope_OfAScheduleThatHasNotStepped_SaySo) {
+  const char* made = R"({"optimizers": [{"name": "SGD", "number": 0, "type": "SGD", "scheduled": true}]})";
+  const auto findings = FindingsOf(First(0.5, 3e-7, 0, made), "WeightUpdateRatio", ParameterSet::kLuff);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_NE(findings[0].causes.front().find("once per epoch"), std::string::npos);
 }
 
 TEST(WeightUpdateRatio, WarmUp_AScheduler_LargeGradients_AndMovingWeights_AreSilent) {
