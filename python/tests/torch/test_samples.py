@@ -254,6 +254,66 @@ def test_a_disturbance_that_is_to_make_the_loss_larger_is_no_mistake(watched, fu
     assert not [event for event in session.json_events if event["kind"] == "maximised"]
 
 
+def _told_to_maximise(watched, objective, optimizers_of) -> list[tuple[list[str], bool]]:
+    _, session = watched(ROLES)
+    model, other = nn.Linear(6, 3), nn.Parameter(torch.zeros(6))
+    optimizers = optimizers_of(model, other)
+    for x, y in cases.batches(3):
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        objective(F.cross_entropy(model(x + other), y)).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+    return [
+        (e["losses"], e.get("optimizer", False)) for e in session.json_events if e["kind"] == "maximised"
+    ]
+
+
+def test_an_optimizer_that_maximises_a_loss_is_told(watched, functional):
+    def up(parameters):
+        return torch.optim.SGD(parameters, lr=0.01, maximize=True)
+
+    told = _told_to_maximise(watched, lambda loss: loss, lambda model, other: [up(model.parameters())])
+    assert told == [(["CrossEntropyLoss"], True)]
+
+
+@pytest.mark.parametrize(
+    ("objective", "optimizers_of"),
+    [
+        # A likelihood is made larger.
+        (
+            lambda loss: -loss,
+            lambda model, other: [torch.optim.SGD(model.parameters(), 0.01, maximize=True)],
+        ),
+        # An adversary, or multipliers of a constraint.
+        (
+            lambda loss: loss,
+            lambda model, other: [
+                torch.optim.SGD(model.parameters(), 0.01),
+                torch.optim.SGD([other], 0.01, maximize=True),
+            ],
+        ),
+        (
+            lambda loss: loss,
+            lambda model, other: [
+                torch.optim.SGD(
+                    [{"params": model.parameters()}, {"params": [other], "maximize": True}], 0.01
+                )
+            ],
+        ),
+        # A disturbance of the inputs, of a model that is not trained.
+        (lambda loss: loss, lambda model, other: [torch.optim.SGD([other], 0.01, maximize=True)]),
+        # A loss that is written as a gain.
+        (
+            lambda loss: (-loss).exp(),
+            lambda model, other: [torch.optim.SGD(model.parameters(), 0.01, maximize=True)],
+        ),
+    ],
+)
+def test_who_maximises_on_purpose_is_not_told(watched, functional, objective, optimizers_of):
+    assert _told_to_maximise(watched, objective, optimizers_of) == []
+
+
 def _scaled_sum(output, y, loss):
     return (loss * 2 + (output**2).sum() / output.numel()) / 1e6
 
