@@ -314,6 +314,27 @@ def test_who_maximises_on_purpose_is_not_told(watched, functional, objective, op
     assert _told_to_maximise(watched, objective, optimizers_of) == []
 
 
+@pytest.mark.parametrize(
+    ("objective", "others"),
+    [
+        (lambda loss, model: loss + model.weight.square().sum(), [1]),
+        (lambda loss, model: loss + sum(p.abs().sum() for p in model.parameters()), [2]),
+        (lambda loss, model: loss, []),
+        (lambda loss, model: 2 * loss + 1, []),
+        (lambda loss, model: model.weight.square().sum(), []),
+    ],
+)
+def test_terms_beside_a_loss_are_told_once(watched, functional, objective, others):
+    _, session = watched(ROLES)
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for x, y in cases.batches(3):
+        optimizer.zero_grad()
+        objective(F.cross_entropy(model(x), y), model).backward()
+        optimizer.step()
+    assert [e["others"] for e in session.json_events if e["kind"] == "summands"] == others
+
+
 def _scaled_sum(output, y, loss):
     return (loss * 2 + (output**2).sum() / output.numel()) / 1e6
 

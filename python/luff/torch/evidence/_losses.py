@@ -84,6 +84,7 @@ class Losses:
         self._divisor: weakref.ref[Any] | None = None  # such a scale
         self._maximised: set[str] = set()  # kinds of losses that enter roots with a minus
         self._minimised: set[str] = set()  # kinds that do so without
+        self._summed = False  # told that a root sums up more than losses that were called
         self._faint = True  # no root so far had a loss that is not scaled down to nearly nothing
         self._unused = _MAX_UNUSED  # steps that may still be told
         self._sums: set[str] = set()  # kinds of losses that are trained as sums over the targets
@@ -498,9 +499,15 @@ class Losses:
             session.event_json(json.dumps({"kind": "faint_loss", "weight": weight / scale}))
 
     def _sign(self, session: Any, step: Step, parts: list[tuple[Any, float]]) -> None:
-        """Reports losses that enter their roots with a minus only: the training makes them larger."""
+        """Reports losses that enter their roots with a minus only, so that the training makes them larger, and once a
+        root that sums up other terms beside them.
+        """
         nodes, calls = [node for node, _ in parts], step.loss_nodes
         signs = [(calls[n], weight) for node, weight in parts if (n := node._sequence_nr()) in calls]
+        if signs and len(signs) < len(parts) and not self._summed:
+            self._summed = True
+            others = len(parts) - len(signs)
+            session.event_json(json.dumps({"kind": "summands", "losses": len(signs), "others": others}))
         squares = not signs and all(map(_loss_graph.is_square, nodes))
         if squares and any(map(_loss_graph.is_squared_error, nodes)):
             signs = [(_SQUARED_ERROR, weight) for _, weight in parts]

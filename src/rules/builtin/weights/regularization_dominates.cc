@@ -63,6 +63,7 @@ class RegularizationDominates final : public KeptRule {
   void OnStep(const StepView& view, Sink& sink) override {
     const query::StepInfo& info = view.rows.info;
     if (info.mode != query::Mode::kTrain) return;
+    summed_ = summed_ || !view.index.json_events("summands").empty();
     for (const LossValue& loss : view.index.losses()) {
       if (!std::isfinite(loss.value)) continue;
       if (loss_.empty()) {
@@ -128,7 +129,7 @@ class RegularizationDominates final : public KeptRule {
     // Without weight decay, only a penalty in the loss can be the cause: not where the loss is a cross
     // entropy or another of a known formula and nothing else. A penalty shrinks many weights, not one.
     const bool pure =
-        FormulaOfKind(std::string_view(loss_).substr(0, loss_.find("_output_"))) != Formula::kUnknown;
+        !summed_ && FormulaOfKind(std::string_view(loss_).substr(0, loss_.find("_output_"))) != Formula::kUnknown;
     const bool many = decay_ > 0 || (!pure && 2 * shrinking >= tensors);
     if (share < limits_.share || !many) {
       rows_ = 0;
@@ -194,6 +195,7 @@ class RegularizationDominates final : public KeptRule {
 
   void VisitFields(Fields& io) override {
     io("parts", parts_, kMaxParts);
+    io("summed", summed_);
     io("coupled", coupled_);
     io("coupled_rows", coupled_rows_);
     io("coupled_norm", coupled_norm_);
@@ -289,6 +291,7 @@ class RegularizationDominates final : public KeptRule {
 
   const Limits limits_;
   std::map<std::string, Part> parts_;
+  bool summed_ = false;  // the root of a backward pass sums up other terms beside its losses
   bool coupled_ = false;
   std::int64_t coupled_rows_ = 0, coupled_since_ = 0;
   double coupled_norm_ = 0, coupled_least_ = 0;
@@ -307,7 +310,7 @@ class RegularizationDominates final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<RegularizationDominates>(kName, kParams);
-  spec.version = 4;  // 4: without tables
+  spec.version = 5;  // 4: without tables; 5: terms beside a known loss
   spec.summary = "weight decay or a penalty outweighs the gradient: updates only shrink the weights";
   spec.needs = [](const Parameters& all) {
     return std::vector{

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -86,13 +87,17 @@ TEST(RegularizationDominates, WeightsThatStayWhereTheyWereShrunkTo_AreNotHealed_
 }
 
 TEST(RegularizationDominates, WithoutWeightDecay_OneWeightThatShrinks_OrALossWithoutOthers_IsNoPenalty) {
-  const std::vector<std::pair<bool, std::string>> cases = {
-      {true, "loss_output_0"}, {false, "loss_output_0"}, {true, "MSELoss_output_0"}};
-  for (const auto& [all, loss] : cases) {
+  const std::vector<std::tuple<bool, std::string, bool>> cases = {{true, "loss_output_0", false},
+                                                                  {false, "loss_output_0", false},
+                                                                  {true, "MSELoss_output_0", false},
+                                                                  {true, "MSELoss_output_0", true},
+                                                                  {false, "MSELoss_output_0", true}};
+  for (const auto& [all, loss, others] : cases) {
     FakeTrial trial;
     double norm = 4;
     for (int step = 0; step < 8; ++step) {
       trial.Step().Loss(2.3, loss);
+      if (step == 0 && others) trial.EventJson(R"({"kind": "summands", "losses": 1, "others": 1})");
       const double before = norm;
       if (step > 0) norm *= 0.9;
       for (const char* name : {"a.weight", "b.weight", "c.weight", "d.weight"}) {
@@ -104,7 +109,7 @@ TEST(RegularizationDominates, WithoutWeightDecay_OneWeightThatShrinks_OrALossWit
       }
     }
     const auto findings = FindingsOf(trial, "RegularizationDominates", ParameterSet::kLuff);
-    const bool penalty = all && loss == "loss_output_0";
+    const bool penalty = all && (others || loss == "loss_output_0");
     ASSERT_EQ(findings.size(), penalty ? 1U : 0U);
     if (penalty) {
       EXPECT_NE(findings[0].remedy.find("penalty"), std::string::npos);
