@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <cmath>
-#include <tuple>
 #include <functional>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include <gtest/gtest.h>
