@@ -70,7 +70,10 @@ class RegularizationDominates final : public KeptRule {
         loss_ = view.trial.tensor(loss.tensor).name;
         first_loss_ = loss.value;
       }
-      if (view.trial.tensor(loss.tensor).name == loss_) loss_now_ = loss.value;
+      if (view.trial.tensor(loss.tensor).name != loss_) continue;
+      loss_now_ = loss.value;
+      recent_.push_back(loss.value);
+      if (recent_.size() > kRecent) recent_.erase(recent_.begin());
     }
     for (const auto& [entry, tensor] : view.index.scalars(Role::kOther)) {
       if (!std::isfinite(entry.value) || tensor.name.find("_part_") == std::string::npos) continue;
@@ -136,7 +139,7 @@ class RegularizationDominates final : public KeptRule {
       last_update_ = info.update;
       // Weights that cannot shrink further have still lost their norm.
       const bool back = std::sqrt(now_sq) > (1 - limits_.shrunk) * open_norm_;
-      if (open_.empty() || !(back || learning)) return;
+      if (open_.empty() || !(back || (learning && LevelFell()))) return;
       sink.Heal(kCause, open_, info.mode_step);
       open_.clear();
       return;
@@ -196,6 +199,7 @@ class RegularizationDominates final : public KeptRule {
   void VisitFields(Fields& io) override {
     io("parts", parts_, kMaxParts);
     io("summed", summed_);
+    io("recent", recent_, kRecent);
     io("coupled", coupled_);
     io("coupled_rows", coupled_rows_);
     io("coupled_norm", coupled_norm_);
@@ -235,6 +239,14 @@ class RegularizationDominates final : public KeptRule {
     if (parts_.empty()) return !loss_.empty() && fell(first_loss_, loss_now_);
     return std::any_of(parts_.begin(), parts_.end(),
                        [&](const auto& part) { return fell(part.second.first, part.second.now); });
+  }
+
+  // The same of the mean of the newest losses: one batch that is easier than the first says nothing.
+  [[nodiscard]] bool LevelFell() const {
+    if (!parts_.empty()) return true;
+    double sum = 0;
+    for (const double value : recent_) sum += value;
+    return recent_.size() == kRecent && sum < 0.8 * first_loss_ * static_cast<double>(kRecent);
   }
 
   // Coupled decay adds d w to the gradient g. Where |d w| is far above |g| at each capture and the weights
@@ -290,7 +302,9 @@ class RegularizationDominates final : public KeptRule {
   }
 
   const Limits limits_;
+  static constexpr std::size_t kRecent = 8;
   std::map<std::string, Part> parts_;
+  std::vector<double> recent_;  // losses
   bool summed_ = false;  // the root of a backward pass sums up other terms beside its losses
   bool coupled_ = false;
   std::int64_t coupled_rows_ = 0, coupled_since_ = 0;
