@@ -175,7 +175,8 @@ constexpr std::array kConsequences = std::to_array<Consequence>({
     {"TrainValSkew", "", "WorseThanSimple", ""},
     {"Underfit", "", "WorseThanSimple", ""},
     {"UnchangedTensor", "", "WorseThanSimple", ""},
-    // Updates that outgrow the weights make the loss diverge, if they began first. A warm-up that is stepped once
+    // Updates that outgrow the weights make the loss diverge, if they began first. A warm-up that is stepped
+    // once
     // per epoch makes updates too small.
     {"ScheduleCollapse", "warm_up_per_epoch", "WeightUpdateRatio", "small"},
     {"WeightUpdateRatio", "", "ExplodingTensor", "divergence"},

@@ -153,10 +153,10 @@ bool FirstUpdates::Hopeless(const StepView& view, double loss, std::string* open
   const auto& optimizers = view.memo.Facts(view).optimizers();
   const bool scheduled = std::any_of(optimizers.begin(), optimizers.end(),
                                      [](const OptimizerFacts& one) { return one.scheduled; });
-  finding.why = fmt::format("at this speed nothing is learnt in {:.0g} updates, and {}",
-                            1 / std::max(best_, 1e-30),
-                            scheduled ? "the scheduler that was made for the optimizer has not stepped so far"
-                                      : "no warm-up or scheduler is there to change it");
+  finding.why =
+      fmt::format("at this speed nothing is learnt in {:.0g} updates, and {}", 1 / std::max(best_, 1e-30),
+                  scheduled ? "the scheduler that was made for the optimizer has not stepped so far"
+                            : "no warm-up or scheduler is there to change it");
   finding.remedy = scheduled ? "step the scheduler after each update if it counts updates, or raise the "
                                "learning rate (by a thousand and more)"
                              : "raise the learning rate (by a thousand and more)";

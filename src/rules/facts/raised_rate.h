@@ -33,8 +33,8 @@ class RaisedRate {
     if (losses.series().size() != 1 || (then_ > 0 && now_ >= kTimes * then_)) return true;
     const LossSeries& loss = losses.series().front().second;
     if (loss.takes_both_signs()) return true;
-    return loss.has_levels() && loss.recent() < loss.start() - std::max(kErrors * loss.noise(),
-                                                                        kGained * std::abs(loss.start()));
+    return loss.has_levels() &&
+           loss.recent() < loss.start() - std::max(kErrors * loss.noise(), kGained * std::abs(loss.start()));
   }
 
   void VisitFields(Fields& io) {

@@ -48,7 +48,8 @@ bool ScheduleCourse::CountsUpdates(const RateLevels& levels, Finding* finding) c
     if (!for_updates || !(levels.first() > 0.9 * given)) return false;
     finding->cause = "hardly_begun";
     finding->what = fmt::format(
-        "the learning rate falls by a {:.0f}th part of what it was at a step of its schedule, of which {:.0f} "
+        "the learning rate falls by a {:.0f}th part of what it was at a step of its schedule, of which "
+        "{:.0f} "
         "were made in {} updates",
         planned, made, updates);
     finding->why = "it counts updates and is stepped more rarely: the learning rate never left its beginning";

@@ -435,7 +435,7 @@ class ScheduleCollapse final : public KeptRule {
   // Groups whose rate was 0 at every update, beside others, or that were given 0 and got no further than to
   // the least rate of a schedule. Weights that were loaded may be frozen so.
   void JudgeZeroRate(const query::Trial& trial, const ModelFacts& facts, Sink& sink) {
-    constexpr double kNothing = 0.05;  // of the largest rate
+    constexpr double kNothing = 0.05;           // of the largest rate
     constexpr std::int64_t kSureUpdates = 100;  // stages that thaw have thawed by the end
     std::vector<std::string> zero;
     double largest = 0;

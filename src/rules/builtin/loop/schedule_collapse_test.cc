@@ -186,10 +186,12 @@ TEST(ScheduleCollapse, AWarmUpOfUpdatesSteppedPerEpoch_IsNamedAtTheEnd) {
   ASSERT_EQ(findings.size(), 1U);
   EXPECT_EQ(findings[0].cause, "warm_up_per_epoch");
   EXPECT_EQ(findings[0].severity, Severity::kWarn);
-  const auto linear = [](int steps) { return [steps](int k) { return 1e-3 * std::min(1.0, (k + 1.0) / steps); }; };
+  const auto linear = [](int steps) {
+    return [steps](int k) { return 1e-3 * std::min(1.0, (k + 1.0) / steps); };
+  };
   EXPECT_EQ(OfEpochs(500, 50, linear(500)).size(), 1U);
-  EXPECT_TRUE(OfEpochs(500, 50, linear(5)).empty());    // meant so
-  EXPECT_TRUE(OfEpochs(150, 50, linear(40)).empty());   // a long one, tried for three epochs
+  EXPECT_TRUE(OfEpochs(500, 50, linear(5)).empty());     // meant so
+  EXPECT_TRUE(OfEpochs(150, 50, linear(40)).empty());    // a long one, tried for three epochs
   EXPECT_TRUE(OfEpochs(5000, 50, linear(100)).empty());  // and carried through
   EXPECT_TRUE(OfEpochs(100, 50, linear(500)).empty());   // too short to say
   EXPECT_TRUE(OfEpochs(60, 4, linear(500)).empty());     // steps of a few updates: accumulation, rounds
@@ -224,7 +226,8 @@ TEST(ScheduleCollapse, AGroupThatWasGivenZero_BesideTheLeastRateOfACosine_IsName
   const auto told = [](double given, double reached) {
     FakeTrial trial;
     trial.SetDocument("model", R"({"optimizers": [{"name": "Adam", "number": 0, "type": "Adam", "groups": [
-      {"settings": {"lr": 0.1, "initial_lr": )" + std::to_string(given) + R"(}, "parameters": 2},
+      {"settings": {"lr": 0.1, "initial_lr": )" +
+                                   std::to_string(given) + R"(}, "parameters": 2},
       {"settings": {"lr": 0.1, "initial_lr": 0.1}, "parameters": 2}]}],
       "schedulers": [{"type": "CosineAnnealingLR"}]})");
     for (int step = 0; step < 200; ++step) {

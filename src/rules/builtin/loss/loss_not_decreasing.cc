@@ -239,10 +239,10 @@ class Luff final : public KeptRule {
     const bool surely = maximised_ != kSquaredError && !Several();
     finding.severity = surely ? Severity::kStop : Severity::kWarn;
     finding.since_step = 0;
-    finding.what = fmt::format("the training makes {}{} larger: {}", maximised_ == kSquaredError ? "a " : "",
-                               maximised_,
-                               by_setting_ ? "the optimizer has maximize=True, and gets a loss"
-                                           : "it enters what is minimised with a minus");
+    finding.what =
+        fmt::format("the training makes {}{} larger: {}", maximised_ == kSquaredError ? "a " : "", maximised_,
+                    by_setting_ ? "the optimizer has maximize=True, and gets a loss"
+                                : "it enters what is minimised with a minus");
     finding.why =
         Several()
             ? "the graph of the backward pass says so, in all steps that were looked at, and no loss that is "
@@ -470,7 +470,7 @@ class Luff final : public KeptRule {
   std::string maximised_;  // kind of a loss
   std::int64_t maximised_updates_ = 0;
   bool by_setting_ = false, loaded_ = false;  // the optimizer maximises; weights were loaded
-  std::set<std::string> trained_;  // the first two different kinds of losses of the training
+  std::set<std::string> trained_;             // the first two different kinds of losses of the training
 };
 
 }  // namespace

@@ -277,7 +277,8 @@ class Luff final : public KeptRule {
     losses_.OnStep(view);
     if (tiny_.empty()) return;
     if (LoadsWeights(view.index)) tiny_.clear();
-    if (tiny_.empty() || view.rows.info.update < kTinyUpdates || !losses_.EnoughEvidence(kTinyUpdates)) return;
+    if (tiny_.empty() || view.rows.info.update < kTinyUpdates || !losses_.EnoughEvidence(kTinyUpdates))
+      return;
     const std::vector<std::string> names = std::exchange(tiny_, {});
     for (const auto& [name, loss] : losses_.series())
       if (loss.takes_both_signs() || loss.Improved(kLearnt)) return;

@@ -131,15 +131,17 @@ class RegularizationDominates final : public KeptRule {
     JudgeCoupled(view, {lead, worker}, std::sqrt(before_sq), std::sqrt(now_sq), learning, sink);
     // Without weight decay, only a penalty in the loss can be the cause: not where the loss is a cross
     // entropy or another of a known formula and nothing else. A penalty shrinks many weights, not one.
-    const bool pure =
-        !summed_ && FormulaOfKind(std::string_view(loss_).substr(0, loss_.find("_output_"))) != Formula::kUnknown;
+    const bool pure = !summed_ && FormulaOfKind(std::string_view(loss_).substr(0, loss_.find("_output_"))) !=
+                                      Formula::kUnknown;
     const bool many = decay_ > 0 || (!pure && 2 * shrinking >= tensors);
     if (share < limits_.share || !many) {
       rows_ = 0;
       last_update_ = info.update;
       // Weights that cannot shrink further have still lost their norm.
       const bool back = std::sqrt(now_sq) > (1 - limits_.shrunk) * open_norm_;
-      if (open_.empty() || !(back || (learning && LevelFell()))) return;
+      // A loss may also fall because what the model adds to its input dies out with the weights.
+      const bool left = std::sqrt(now_sq) > kDied * open_norm_;
+      if (open_.empty() || !(back || (left && learning && LevelFell()))) return;
       sink.Heal(kCause, open_, info.mode_step);
       open_.clear();
       return;
@@ -303,9 +305,10 @@ class RegularizationDominates final : public KeptRule {
 
   const Limits limits_;
   static constexpr std::size_t kRecent = 8;
+  static constexpr double kDied = 0.1;  // of the weights' norm
   std::map<std::string, Part> parts_;
   std::vector<double> recent_;  // losses
-  bool summed_ = false;  // the root of a backward pass sums up other terms beside its losses
+  bool summed_ = false;         // the root of a backward pass sums up other terms beside its losses
   bool coupled_ = false;
   std::int64_t coupled_rows_ = 0, coupled_since_ = 0;
   double coupled_norm_ = 0, coupled_least_ = 0;

@@ -50,6 +50,24 @@ TEST(RegularizationDominates, GradientsThatAreLonger_SlowDecay_AndLearning_AreSi
     EXPECT_TRUE(FindingsOf(trial, "RegularizationDominates", ParameterSet::kLuff).empty());
 }
 
+// A loss that falls once the finding stands: by learning, by one easy batch, or as what the model adds dies
+// out.
+TEST(RegularizationDominates, HealsOnceTheModelLearns_NotByABatch_NorWithWeightsThatHaveDied) {
+  const auto healed = [](double norm_then, int low, int of) {
+    FakeTrial trial = Shrinking(0.9, 1, 0);
+    for (int step = 8; step < 40; ++step) {
+      trial.Step().Loss(step % of < low ? 1.0 : 2.3);
+      trial.Difference("a.weight", 1, 0.5, norm_then, 4).Tensor("a.weight", Role::kWeight, {norm_then});
+    }
+    const auto findings = FindingsOf(trial, "RegularizationDominates", ParameterSet::kLuff);
+    EXPECT_EQ(findings.size(), 1U);
+    return !findings.empty() && findings[0].healed;
+  };
+  EXPECT_TRUE(healed(1.5, 1, 1));
+  EXPECT_FALSE(healed(1.5, 1, 16));
+  EXPECT_FALSE(healed(0.1, 1, 1));
+}
+
 TEST(RegularizationDominates, ATableMostOfWhoseRowsAreNotLookedUp_IsSilent_BesideOtherWeights) {
   for (const bool beside : {true, false}) {
     FakeTrial trial;

@@ -155,10 +155,10 @@ TEST(PoorWeightInitialization, EveryLayerFarTooSmall_IsToldIfNothingIsLearntAtFi
   EXPECT_EQ(findings[0].cause, "tiny");
   EXPECT_EQ(findings[0].severity, Severity::kWarn);
   EXPECT_EQ(findings[0].step, 32);
-  EXPECT_TRUE(OfSizes(1e-4, 1e-3, 0.5).empty());         // it learns all the same
-  EXPECT_TRUE(OfSizes(1e-4, 0.5, 1).empty());            // a head, an adapter, a gate
-  EXPECT_TRUE(OfSizes(0, 1e-3, 1).empty());              // zeros are another matter
-  EXPECT_TRUE(OfSizes(1e-4, 1e-3, 1, true).empty());     // loaded
+  EXPECT_TRUE(OfSizes(1e-4, 1e-3, 0.5).empty());           // it learns all the same
+  EXPECT_TRUE(OfSizes(1e-4, 0.5, 1).empty());              // a head, an adapter, a gate
+  EXPECT_TRUE(OfSizes(0, 1e-3, 1).empty());                // zeros are another matter
+  EXPECT_TRUE(OfSizes(1e-4, 1e-3, 1, true).empty());       // loaded
   EXPECT_TRUE(OfSizes(1e-4, 1e-3, 1, false, 24).empty());  // too early
 }
 

@@ -557,8 +557,8 @@ class Luff final : public KeptRule {
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<Luff, Original>(kName, kParams);
   // 11: rows that the training collects, RAdam's warm-up; 12: less of both; 13: a rate of 0; 14:
-  // "straight"; 15: "leaps"; 16: "replaced", a rate of 0.01 beside eps; 17: weights that swing; 18: heals once
-  // something is gained
+  // "straight"; 15: "leaps"; 16: "replaced", a rate of 0.01 beside eps; 17: weights that swing; 18: heals
+  // once something is gained
   spec.version = 18;
   spec.aliases = {"UpdateTooLarge", "UpdateTooSmall"};
   spec.summary = "updates that are far too large or far too small beside the weights";
