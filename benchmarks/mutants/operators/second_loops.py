@@ -75,6 +75,7 @@ def loss_scale_never_taken_off(source: Source) -> bool:
     return bool(objectives)
 
 
+# ScheduleCollapse's zero_rate is this very cause, of rates that are followed as they are set.
 @fault(
     "UnchangedTensor",
     "WeightUpdateRatio",
@@ -82,6 +83,7 @@ def loss_scale_never_taken_off(source: Source) -> bool:
     "NoGradient",
     "FrozenAtInit",
     "OptimizerSettings",
+    "ScheduleCollapse",
     remedy=("learning rate", "group", "lr", "freez"),
 )
 def rate_of_zero_below_the_head(source: Source) -> bool:

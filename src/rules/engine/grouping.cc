@@ -175,8 +175,13 @@ constexpr std::array kConsequences = std::to_array<Consequence>({
     {"TrainValSkew", "", "WorseThanSimple", ""},
     {"Underfit", "", "WorseThanSimple", ""},
     {"UnchangedTensor", "", "WorseThanSimple", ""},
-    // Updates that outgrow the weights make the loss diverge, if they began first.
+    // Updates that outgrow the weights make the loss diverge, if they began first. A warm-up that is stepped
+    // once
+    // per epoch makes updates too small.
+    {"ScheduleCollapse", "warm_up_per_epoch", "WeightUpdateRatio", "small"},
     {"WeightUpdateRatio", "", "ExplodingTensor", "divergence"},
+    // What shrinks to nothing is moved by as much by any update.
+    {"RegularizationDominates", "shrinkage", "WeightUpdateRatio", "large"},
     // Decay cannot move weights by more than their size: a rate that does also decays too fast.
     {"WeightUpdateRatio", "thrown", "RegularizationDominates", ""},
     {"WeightUpdateRatio", "overwritten", "RegularizationDominates", ""},

@@ -150,11 +150,20 @@ bool FirstUpdates::Hopeless(const StepView& view, double loss, std::string* open
       "updates are far too small: even if each lowered the loss as far as it could, that would be {:.1g} of "
       "it",
       best_);
-  finding.why = fmt::format(
-      "at this speed nothing is learnt in {:.0g} updates, and no warm-up or scheduler is there to change it",
-      1 / std::max(best_, 1e-30));
-  finding.remedy = "raise the learning rate (by a thousand and more)";
+  const auto& optimizers = view.memo.Facts(view).optimizers();
+  const bool scheduled = std::any_of(optimizers.begin(), optimizers.end(),
+                                     [](const OptimizerFacts& one) { return one.scheduled; });
+  finding.why =
+      fmt::format("at this speed nothing is learnt in {:.0g} updates, and {}", 1 / std::max(best_, 1e-30),
+                  scheduled ? "the scheduler that was made for the optimizer has not stepped so far"
+                            : "no warm-up or scheduler is there to change it");
+  finding.remedy = scheduled ? "step the scheduler after each update if it counts updates, or raise the "
+                               "learning rate (by a thousand and more)"
+                             : "raise the learning rate (by a thousand and more)";
   finding.causes = {"learning rate far too low", "gradients scaled down by mistake"};
+  if (scheduled)
+    finding.causes = {"a warm-up that counts updates and is stepped once per epoch",
+                      "learning rate far too low", "gradients scaled down by mistake"};
   finding.evidence = {{"share_of_loss_per_update", best_}, {"largest_relative_update", largest}};
   finding.threshold = fmt::format(
       "in each of the first {} updates: |gradient| |change| below {:g} of the loss and every change below "

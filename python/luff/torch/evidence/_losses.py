@@ -84,6 +84,7 @@ class Losses:
         self._divisor: weakref.ref[Any] | None = None  # such a scale
         self._maximised: set[str] = set()  # kinds of losses that enter roots with a minus
         self._minimised: set[str] = set()  # kinds that do so without
+        self._summed = False  # told that a root sums up more than losses that were called
         self._faint = True  # no root so far had a loss that is not scaled down to nearly nothing
         self._unused = _MAX_UNUSED  # steps that may still be told
         self._sums: set[str] = set()  # kinds of losses that are trained as sums over the targets
@@ -434,7 +435,7 @@ class Losses:
         self._sign(session, step, parts)
         if not self._context.saved_hooks:
             self.pairs.root(root)
-            if not self._ascends():
+            if self._direction() > 0:
                 self.formula.root(root)
 
     def _used(self, step: Step, root: Any) -> None:
@@ -498,36 +499,54 @@ class Losses:
             session.event_json(json.dumps({"kind": "faint_loss", "weight": weight / scale}))
 
     def _sign(self, session: Any, step: Step, parts: list[tuple[Any, float]]) -> None:
-        """Reports losses that enter their roots with a minus only: the training makes them larger."""
+        """Reports losses that enter their roots with a minus only, so that the training makes them larger, and once a
+        root that sums up other terms beside them.
+        """
         nodes, calls = [node for node, _ in parts], step.loss_nodes
         signs = [(calls[n], weight) for node, weight in parts if (n := node._sequence_nr()) in calls]
+        if signs and len(signs) < len(parts) and not self._summed:
+            self._summed = True
+            others = len(parts) - len(signs)
+            session.event_json(json.dumps({"kind": "summands", "losses": len(signs), "others": others}))
         squares = not signs and all(map(_loss_graph.is_square, nodes))
         if squares and any(map(_loss_graph.is_squared_error, nodes)):
             signs = [(_SQUARED_ERROR, weight) for _, weight in parts]
-        if not signs or self._ascends():
+        direction = self._direction() if signs else 0
+        if not direction:
             return
         kinds = {kind for kind, _ in signs}
-        if max(weight for _, weight in signs) < 0.0:
+        if max(direction * weight for _, weight in signs) < 0.0:
             kinds -= self._minimised
         else:
             self._minimised |= kinds
             kinds &= self._maximised
         if kinds - self._maximised or kinds & self._minimised:
             self._maximised = (self._maximised | kinds) - self._minimised
-            session.event_json(json.dumps({"kind": "maximised", "losses": sorted(self._maximised)}))
+            event = {"kind": "maximised", "losses": sorted(self._maximised)}
+            if direction < 0:
+                event["optimizer"] = True
+            session.event_json(json.dumps(event))
 
-    def _ascends(self) -> bool:
-        """Returns whether the script means to ascend: an optimizer maximises, or none holds a weight of a model.
+    def _direction(self) -> int:
+        """Returns which way the optimizers go: 1 down, -1 up, or 0 if the script may mean to ascend.
 
-        Who trains plain tensors against a loss, such as the disturbance of an image, often makes the loss larger.
+        Who trains plain tensors against a loss, such as the disturbance of an image, often makes the loss larger; and
+        one of several optimizers that maximises is an adversary, or holds multipliers of constraints. The only one
+        that holds weights of the models that are called goes up by a setting that says so, and nothing goes down.
         """
         recorder = self._context.recorder
-        living = recorder.living() if recorder is not None else ()
-        groups = [group for _, optimizer in living for group in optimizer.param_groups]
+        living = [optimizer for _, optimizer in recorder.living()] if recorder is not None else []
+        groups = [group for optimizer in living for group in optimizer.param_groups]
         held = [p for group in groups for p in group["params"]]
-        return any(group.get("maximize") for group in groups) or (
-            bool(held) and not any(isinstance(p, torch.nn.Parameter) for p in held)
-        )
+        if held and not any(isinstance(p, torch.nn.Parameter) for p in held):
+            return 0
+        turned = [bool(group.get("maximize")) for group in groups]
+        if not any(turned):
+            return 1
+        if recorder is None or len(living) != 1 or not all(turned):
+            return 0
+        called = sum(id(p) in recorder.of_called for p in held)
+        return -1 if 2 * called > len(held) else 0
 
     def _parts(self, step: Step, root: Any) -> None:
         """Records the values of functional losses that a root sums up. They explain samples; the loss is the root."""

@@ -8,7 +8,9 @@
 #include "base/format.h"
 #include "rules/facts/model_facts.h"
 #include "rules/facts/plateau_metric.h"
+#include "rules/facts/rate_levels.h"
 #include "rules/facts/sample.h"
+#include "rules/facts/schedule_course.h"
 #include "rules/facts/step_memo.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
@@ -25,6 +27,7 @@ constexpr const char* kCause = "collapse";
 constexpr std::size_t kMaxGroups = 4096;
 constexpr std::int64_t kCounted = 6;  // values that count up: levels that were solved are fewer
 constexpr std::size_t kPicture = 64;
+constexpr std::int64_t kMostEpochs = 100, kCycles = 2;  // of a cosine that goes round and round
 
 struct Limits {
   double share;
@@ -87,13 +90,14 @@ class ScheduleCollapse final : public KeptRule {
   void OnEnd(const query::Trial& trial, Sink& sink) override {
     const ModelFacts facts = ModelFacts::Of(trial);
     JudgeNeverStepped(trial, facts, sink);
-    JudgeZeroRate(trial, sink);
+    JudgeZeroRate(trial, facts, sink);
     JudgeOverrun(trial, facts, sink);
     JudgeMilestones(trial, facts, sink);
     JudgeOther(trial, facts, sink);
     JudgeWarmUp(trial, facts, sink);
     JudgeFactor(trial, facts, sink);
-    if (facts.schedulers().size() != 1 || scheduled_ < 1) return;
+    const bool told = JudgeCourse(trial, facts, sink);
+    if (told || facts.schedulers().size() != 1 || scheduled_ < 1) return;
     const SchedulerFacts& scheduler = facts.schedulers().front();
     // As many updates as planned, but for those that a scaler or a rest of the data leaves out.
     const bool for_updates =
@@ -221,7 +225,11 @@ class ScheduleCollapse final : public KeptRule {
   void JudgeOverrun(const query::Trial& trial, const ModelFacts& facts, Sink& sink) {
     if (facts.schedulers().size() != 1 || evaluations_ < 3) return;
     const SchedulerFacts& scheduler = facts.schedulers().front();
-    const bool for_epochs = std::abs(scheduler.length - evaluations_) <= 1;
+    // As many as there are evaluations, or so few that the rate falls and rises several times between two.
+    const bool for_epochs =
+        std::abs(scheduler.length - evaluations_) <= 1 ||
+        (scheduler.length > 1 && scheduler.length <= kMostEpochs && scheduled_ >= 8 * scheduler.length &&
+         2 * kCycles * scheduler.length * evaluations_ <= updates_);
     const bool each_update = std::abs(scheduled_ - updates_) * 20 <= updates_;
     if (scheduler.type != "CosineAnnealingLR" || !for_epochs || !each_update ||
         scheduled_ < 4 * scheduler.length)
@@ -236,8 +244,10 @@ class ScheduleCollapse final : public KeptRule {
     finding.remedy = "step the scheduler once per epoch, or set T_max to the number of updates";
     finding.causes = {"scheduler.step() inside the loop over batches", "T_max in epochs instead of updates"};
     finding.evidence = {{"planned", scheduler.length}, {"made", scheduled_}, {"evaluations", evaluations_}};
-    finding.threshold =
-        "planned for the number of evaluations, and stepped at each update, four times as often (Luff)";
+    finding.threshold = fmt::format(
+        "planned for the number of evaluations and stepped at each update, four times as often; or for {} "
+        "steps at most, and {} cycles between two evaluations (Luff)",
+        kMostEpochs, kCycles);
     sink.Report(std::move(finding));
   }
 
@@ -387,21 +397,73 @@ class ScheduleCollapse final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
-  // Groups whose rate was 0 at every update, beside others. Weights that were loaded may be frozen so.
-  void JudgeZeroRate(const query::Trial& trial, Sink& sink) {
+  // How the rates of the only optimizer went from level to level. Returns whether anything was said.
+  bool JudgeCourse(const query::Trial& trial, const ModelFacts& facts, Sink& sink) {
+    if (facts.optimizers().size() != 1 || groups_.empty() || trial.outcome().state != "completed")
+      return false;
+    const OptimizerFacts& optimizer = facts.optimizers().front();
+    // Rare evaluations: a test of rates may have one at each update.
+    const bool evaluated = !trained_ && evaluations_ >= 1 && evaluations_ * 8 <= updates_;
+    Finding finding = FindingAt(kName, "", trial, format::kNoId, 0, last_.Info());
+    bool counts = true, grows = evaluated && !loaded_;
+    for (const auto& [name, group] : groups_) {  // the first finding is of the first group
+      const ScheduleCourse course{.updates = updates_, .given = GivenTo(optimizer, name)};
+      Finding other;
+      Finding* const said = finding.cause.empty() ? &finding : &other;
+      counts = counts && course.CountsUpdates(group.levels, said);
+      grows = grows && !counts && course.Grows(group.levels, said);
+      if (!counts && !grows) return false;
+    }
+    const auto& [name, group] = *groups_.begin();
+    finding.tensor = name;
+    finding.since_step = 0;
+    finding.series = group.picture;
+    sink.Report(std::move(finding));
+    return true;
+  }
+
+  // The rate of a group before any schedule, by the name of its setting, "optimizer/NAME.group0.lr".
+  static double GivenTo(const OptimizerFacts& optimizer, const std::string& name) {
+    const std::string prefix = "optimizer/" + optimizer.name + ".group";
+    if (!name.starts_with(prefix)) return 0;
+    std::size_t number = 0;
+    for (std::size_t i = prefix.size(); i < name.size() && name[i] >= '0' && name[i] <= '9'; ++i)
+      number = std::min<std::size_t>(10 * number + static_cast<std::size_t>(name[i] - '0'), kMaxGroups);
+    return ScheduleCourse::GivenTo(optimizer, number);
+  }
+
+  // Groups whose rate was 0 at every update, beside others, or that were given 0 and got no further than to
+  // the least rate of a schedule. Weights that were loaded may be frozen so.
+  void JudgeZeroRate(const query::Trial& trial, const ModelFacts& facts, Sink& sink) {
+    constexpr double kNothing = 0.05;           // of the largest rate
     constexpr std::int64_t kSureUpdates = 100;  // stages that thaw have thawed by the end
     std::vector<std::string> zero;
+    double largest = 0;
+    for (const auto& [name, group] : groups_) largest = std::max(largest, group.peak);
+    bool rises = false;
     for (const auto& [name, group] : groups_) {
-      if (group.peak == 0 && group.values >= kSureUpdates) zero.push_back(name);
+      if (group.values < kSureUpdates || group.first != 0 || group.peak > kNothing * largest) continue;
+      if (group.peak > 0) {
+        const std::string& setting = name;
+        const bool given_zero =
+            std::any_of(facts.optimizers().begin(), facts.optimizers().end(), [&](const OptimizerFacts& one) {
+              return setting.starts_with("optimizer/" + one.name + ".group") && GivenTo(one, setting) == 0;
+            });
+        if (!given_zero || facts.schedulers().empty()) continue;
+        rises = true;
+      }
+      zero.push_back(name);
     }
     if (zero.empty() || zero.size() == groups_.size() || loaded_) return;
     Finding finding = FindingAt(kName, "zero_rate", trial, format::kNoId, 0, last_.Info());
     finding.tensor = zero.front();
     finding.other_tensors.assign(zero.begin() + 1, zero.end());
     finding.since_step = 0;
-    finding.what = fmt::format("the learning rate of {} parameter group{} was 0 in every update", zero.size(),
-                               zero.size() == 1 ? "" : "s");
+    finding.what = fmt::format("the learning rate of {} parameter group{} was 0 {}", zero.size(),
+                               zero.size() == 1 ? "" : "s", rises ? "at first" : "in every update");
     finding.why = "these parameters stay as they were drawn at random, while the others learn";
+    if (rises)
+      finding.why = "they were given a rate of 0, and the schedule brings them only to the least rate of all";
     finding.remedy =
         "give the group a learning rate; freeze with requires_grad_(False) what is not meant to be trained";
     finding.causes = {"a group with lr=0", "an integer division in the rate, as 1 // 10",
@@ -423,8 +485,10 @@ class ScheduleCollapse final : public KeptRule {
     std::int64_t stride = 1;
     double first = 0, slope = 0;  // the first rate, and by how much the second was above it
     bool straight = true;         // each was so much above the one before
+    RateLevels levels;
 
     void VisitFields(Fields& io) {
+      io("levels", levels);
       io("first", first);
       io("slope", slope);
       io("straight", straight);
@@ -457,6 +521,7 @@ class ScheduleCollapse final : public KeptRule {
         stride *= 2;
       }
       ++values;
+      levels.Add(rate);
       peak = std::max(peak, rate);
       last = rate;
       const bool is_low = rate < limits.share * peak;
@@ -554,8 +619,8 @@ class ScheduleCollapse final : public KeptRule {
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<ScheduleCollapse>(kName, kParams);  // settings are always recorded
   // 4: "warm_up_unfinished"; 5: "plateau_mode"; 6: "plateau_counter"; 7: "milestones", "other_optimizer",
-  // "rate_for_factor"
-  spec.version = 7;
+  // "rate_for_factor"; 8: "warm_up_per_epoch", "grows"
+  spec.version = 8;
   spec.summary =
       "a learning rate that has fallen to next to nothing long before the end, or never left its beginning";
   return spec;

@@ -93,6 +93,9 @@ TEST(ScheduleCollapse, ACosineOfEpochsSteppedPerBatch_IsNamedAtTheEnd) {
   EXPECT_TRUE(told(200, 1, "CosineAnnealingLR").empty());  // planned for updates
   EXPECT_TRUE(told(40, 1, "CosineAnnealingLR").empty());   // cycles of another length: meant so
   EXPECT_TRUE(told(10, 1, "CosineAnnealingWarmRestarts").empty());
+  // Evaluations are rarer than epochs, or the training ends before it was planned to.
+  EXPECT_EQ(told(5, 1, "CosineAnnealingLR").size(), 1U);
+  EXPECT_TRUE(told(6, 1, "CosineAnnealingLR").empty());
 }
 
 /// A scheduler was made for the optimizer of two groups; `rate` of the first one.
@@ -158,6 +161,87 @@ TEST(ScheduleCollapse, AWarmUpThatOutlastsTheTraining_IsNamedAtTheEnd) {
   EXPECT_TRUE(told(200, [](int step) { return 1e-7 * std::pow(1.04, step); }).empty());  // a range test
   EXPECT_TRUE(told(200, [](int step) { return 1e-3 * (step + 1); }).empty());  // one that goes beyond
   EXPECT_TRUE(told(200, [](int) { return 1e-4; }).empty());
+}
+
+// The rates of one group, given 1e-3: `rate` of the number of the epoch, each of `every` updates.
+template <typename Rate>
+std::vector<Finding> OfEpochs(int updates, int every, const Rate& rate, bool evaluates_last = true,
+                              const char* outcome = "completed") {
+  FakeTrial trial;
+  trial.Ends(outcome);
+  trial.SetDocument("model", R"({"optimizers": [{"name": "Adam", "number": 0, "type": "Adam", "groups": [
+    {"settings": {"lr": 1e-6, "initial_lr": 0.001}, "parameters": 2}]}]})");
+  for (int step = 0; step < updates; ++step) {
+    trial.Step().Event(format::EventKind::kOptimizerStep, 0, 0);
+    trial.Scalar("optimizer/Adam.group0.lr", Role::kOptimizerSetting, rate(step / every));
+    if (step % every == every - 1) trial.Event(format::EventKind::kSchedulerStep, 0, 0);
+    if (step == updates - 1 && evaluates_last) trial.Step(query::Mode::kEval);
+  }
+  return FindingsOf(trial, "ScheduleCollapse", ParameterSet::kLuff);
+}
+
+TEST(ScheduleCollapse, AWarmUpOfUpdatesSteppedPerEpoch_IsNamedAtTheEnd) {
+  const auto noam = [](int epoch) { return 1e-3 * std::max(epoch, 1) / 4000; };  // as many make the start
+  const auto findings = OfEpochs(700, 50, noam);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "warm_up_per_epoch");
+  EXPECT_EQ(findings[0].severity, Severity::kWarn);
+  const auto linear = [](int steps) {
+    return [steps](int k) { return 1e-3 * std::min(1.0, (k + 1.0) / steps); };
+  };
+  EXPECT_EQ(OfEpochs(500, 50, linear(500)).size(), 1U);
+  EXPECT_TRUE(OfEpochs(500, 50, linear(5)).empty());     // meant so
+  EXPECT_TRUE(OfEpochs(150, 50, linear(40)).empty());    // a long one, tried for three epochs
+  EXPECT_TRUE(OfEpochs(5000, 50, linear(100)).empty());  // and carried through
+  EXPECT_TRUE(OfEpochs(100, 50, linear(500)).empty());   // too short to say
+  EXPECT_TRUE(OfEpochs(60, 4, linear(500)).empty());     // steps of a few updates: accumulation, rounds
+  EXPECT_TRUE(OfEpochs(500, 50, linear(500), true, "failed").empty());
+  EXPECT_TRUE(OfEpochs(500, 50, [](int k) { return 1e-3 * (1 + k); }).empty());
+  EXPECT_TRUE(OfEpochs(500, 50, [](int k) { return 1e-3 * std::pow(0.9, k); }).empty());
+}
+
+TEST(ScheduleCollapse, ADecayOfAllUpdatesSteppedPerEpoch_IsNamedByItsSlope) {
+  const auto falls = [](double steps) { return [steps](int k) { return 1e-3 * (1 - k / steps); }; };
+  const auto findings = OfEpochs(500, 50, falls(500));
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "hardly_begun");
+  EXPECT_TRUE(OfEpochs(500, 50, falls(10)).empty());
+  EXPECT_TRUE(OfEpochs(500, 50, falls(100)).empty());   // stopped early
+  EXPECT_TRUE(OfEpochs(500, 50, falls(1000)).empty());  // another length: nothing is known of it
+}
+
+TEST(ScheduleCollapse, ARateThatGrowsAndGrows_IsNamedAtTheEnd) {
+  const auto grows = [](double times) { return [times](int k) { return 1e-3 * std::pow(times, k); }; };
+  const auto findings = OfEpochs(150, 1, grows(1.02));
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "grows");
+  EXPECT_EQ(OfEpochs(500, 50, grows(2)).size(), 1U);
+  EXPECT_TRUE(OfEpochs(150, 1, grows(1.02), false).empty());  // a test of rates evaluates nothing
+  EXPECT_TRUE(OfEpochs(150, 1, grows(1.005)).empty());        // twice the given rate
+  EXPECT_TRUE(OfEpochs(150, 1, [](int k) { return 1e-7 * std::pow(1.05, k); }).empty());  // a warm-up
+  EXPECT_TRUE(OfEpochs(150, 1, [](int k) { return 1e-3 * (1 + std::sin(k)); }).empty());
+}
+
+TEST(ScheduleCollapse, AGroupThatWasGivenZero_BesideTheLeastRateOfACosine_IsNamed) {
+  const auto told = [](double given, double reached) {
+    FakeTrial trial;
+    trial.SetDocument("model", R"({"optimizers": [{"name": "Adam", "number": 0, "type": "Adam", "groups": [
+      {"settings": {"lr": 0.1, "initial_lr": )" +
+                                   std::to_string(given) + R"(}, "parameters": 2},
+      {"settings": {"lr": 0.1, "initial_lr": 0.1}, "parameters": 2}]}],
+      "schedulers": [{"type": "CosineAnnealingLR"}]})");
+    for (int step = 0; step < 200; ++step) {
+      trial.Step().Event(format::EventKind::kOptimizerStep, 0, 0);
+      trial.Scalar("optimizer/Adam.group0.lr", Role::kOptimizerSetting, step * reached / 199);
+      trial.Scalar("optimizer/Adam.group1.lr", Role::kOptimizerSetting, 0.1);
+    }
+    return FindingsOf(trial, "ScheduleCollapse", ParameterSet::kLuff);
+  };
+  const auto findings = told(0, 1e-3);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "zero_rate");
+  EXPECT_TRUE(told(0.001, 1e-3).empty());  // a warm-up
+  EXPECT_TRUE(told(0, 0.05).empty());      // a stage that thaws
 }
 
 TEST(ScheduleCollapse, AGroupOfRateZero_IsNamedAtTheEnd) {

@@ -15,6 +15,7 @@
 #include "rules/facts/json_event.h"
 #include "rules/facts/loss_call.h"
 #include "rules/facts/loss_tracker.h"
+#include "rules/facts/model_facts.h"
 #include "rules/facts/phases.h"
 #include "rules/facts/sample.h"
 #include "rules/kit/kept_rule.h"
@@ -170,6 +171,8 @@ class Luff final : public KeptRule {
     io("open", open_);
     io("maximised", maximised_, kMaxKind);
     io("maximised_updates", maximised_updates_);
+    io("by_setting", by_setting_);
+    io("loaded", loaded_);
     io("trained", trained_, 2);
     io("phases", phases_);
     io("constant", constant_);
@@ -208,6 +211,8 @@ class Luff final : public KeptRule {
     for (const auto& event : view.index.json_events("maximised")) {
       maximised_.clear();
       maximised_updates_ = 0;
+      const auto by = event->find("optimizer");
+      by_setting_ = by != event->end() && by->is_boolean() && by->get<bool>();
       for (const auto& loss : ListIn(*event, "losses")) {
         // Only losses that have a lower bound for sure.
         if (!loss.is_string()) continue;
@@ -218,7 +223,9 @@ class Luff final : public KeptRule {
     if (trained_.size() < 2) TakeKinds(view);
     const auto open = open_.find("");
     const bool alone = trained_.size() == 1 && trained_.contains(maximised_);
-    if (maximised_.empty() || (Several() && !alone)) {
+    // Weights that were loaded may be made to forget: by a setting that nobody sets by chance.
+    loaded_ = loaded_ || LoadsWeights(view.index);
+    if (maximised_.empty() || (Several() && !alone) || (by_setting_ && loaded_)) {
       if (open == open_.end()) return;
       sink.Heal(open->second, "", view.rows.info.mode_step);
       open_.erase(open);
@@ -232,16 +239,20 @@ class Luff final : public KeptRule {
     const bool surely = maximised_ != kSquaredError && !Several();
     finding.severity = surely ? Severity::kStop : Severity::kWarn;
     finding.since_step = 0;
-    finding.what = fmt::format("the training makes {}{} larger: it enters what is minimised with a minus",
-                               maximised_ == kSquaredError ? "a " : "", maximised_);
+    finding.what =
+        fmt::format("the training makes {}{} larger: {}", maximised_ == kSquaredError ? "a " : "", maximised_,
+                    by_setting_ ? "the optimizer has maximize=True, and gets a loss"
+                                : "it enters what is minimised with a minus");
     finding.why =
         Several()
             ? "the graph of the backward pass says so, in all steps that were looked at, and no loss that is "
               "known is made smaller"
             : "the graph of the backward pass says so, in all steps that were looked at, and one optimizer "
               "follows it";
-    finding.remedy = "take the minus from the loss, so that it is minimised";
+    finding.remedy = by_setting_ ? "make the optimizer without maximize=True, so that the loss is minimised"
+                                 : "take the minus from the loss, so that it is minimised";
     finding.causes = {"sign of the loss", "a gain that was meant, with a loss in its place"};
+    if (by_setting_) finding.causes.front() = "maximize=True of a script that made a reward larger";
     finding.evidence = {{"updates", static_cast<double>(maximised_updates_)}};
     finding.threshold = fmt::format("{} updates (Luff)", needed);
     sink.Report(std::move(finding));
@@ -458,7 +469,8 @@ class Luff final : public KeptRule {
   bool mutual_ = false;    // two losses whose answers and targets are each other's
   std::string maximised_;  // kind of a loss
   std::int64_t maximised_updates_ = 0;
-  std::set<std::string> trained_;  // the first two different kinds of losses of the training
+  bool by_setting_ = false, loaded_ = false;  // the optimizer maximises; weights were loaded
+  std::set<std::string> trained_;             // the first two different kinds of losses of the training
 };
 
 }  // namespace
@@ -478,7 +490,7 @@ RuleSpec Spec() {
   });
   // 5: "constant"; 6: values learnt from their own estimates; 7: tests by hand are none; 8: several
   // optimizers, codes
-  spec.version = 8;
+  spec.version = 9;
   spec.summary =
       "a loss that rises and stays up, does not fall in a long time, never changes, or is maximised";
   spec.needs = [](const Parameters& all) -> std::vector<Need> {

@@ -35,6 +35,25 @@ TEST(LossNotDecreasing, ALossWithAMinusInFront_Stops) {
   EXPECT_NE(findings[0].what.find("CrossEntropyLoss"), std::string::npos);
 }
 
+TEST(LossNotDecreasing, AnOptimizerThatMaximisesALoss_Stops_UnlessWeightsWereLoaded) {
+  for (const bool loads : {false, true}) {
+    FakeTrial trial;
+    for (int step = 0; step < 40; ++step) {
+      trial.Step().Loss(1 + 0.1 * step, "loss_output_0");
+      if (step == 0 && loads) trial.EventJson(R"({"kind": "load_state_dict", "matched": 2})");
+      if (step == 0)
+        trial.EventJson(R"({"kind": "maximised", "losses": ["CrossEntropyLoss"], "optimizer": true})");
+      trial.Event(format::EventKind::kOptimizerStep);
+    }
+    const auto findings = FindingsOf(trial);
+    ASSERT_EQ(findings.size(), loads ? 0U : 1U);
+    if (loads) continue;
+    EXPECT_EQ(findings[0].cause, "maximised");
+    EXPECT_EQ(findings[0].severity, Severity::kStop);
+    EXPECT_NE(findings[0].remedy.find("maximize"), std::string::npos);
+  }
+}
+
 TEST(LossNotDecreasing, ASquaredErrorOfAScriptWithAMinusInFront_Warns) {
   const auto findings = FindingsOf(Maximised(R"(["squared error"])"));
   ASSERT_EQ(findings.size(), 1U);

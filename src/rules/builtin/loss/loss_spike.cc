@@ -48,6 +48,7 @@ class LossSpike final : public KeptRule {
       }
       series_.clear();
     }
+    if (Aside(view)) return;
     const std::vector<LossValue>& losses = view.index.losses();
     for (const LossValue& loss : losses) {
       if (loss.worker == losses.front().worker && std::isfinite(loss.value)) Judge(view, loss, sink);
@@ -57,9 +58,22 @@ class LossSpike final : public KeptRule {
   void VisitFields(Fields& io) override {
     io("losses", series_, LossTracker::kMaxLosses);
     io("phases", phases_);
+    io("steps", steps_);
+    io("updates", updates_);
   }
 
  private:
+  // A step without an update, in a training of which nearly all steps end with one: a pass that measures
+  // something (the size of the weights, a Hessian, a Fisher information), or a batch that the script leaves
+  // out. No weights are lost by it, and its loss need not be the training's.
+  bool Aside(const StepView& view) {
+    const bool updates = !view.index.events(format::EventKind::kOptimizerStep).empty() ||
+                         !view.index.events(format::EventKind::kStepSkipped).empty();
+    ++steps_;
+    if (updates) ++updates_;
+    return !updates && updates_ * 10 >= steps_ * 9;
+  }
+
   struct Series {
     std::int64_t count = 0, negative = 0;
     double top = 0;                          // highest so far, without spikes
@@ -165,12 +179,14 @@ class LossSpike final : public KeptRule {
   const Limits limits_;
   std::map<std::string, Series> series_;
   Phases phases_;
+  std::int64_t steps_ = 0, updates_ = 0;  // of TRAIN; with an update among them
 };
 
 }  // namespace
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<LossSpike>(kName, kParams);  // losses are always taken
+  spec.version = 2;                                   // 2: steps without an update
   spec.summary = "one loss far above all before it, and whether its level comes back";
   return spec;
 }

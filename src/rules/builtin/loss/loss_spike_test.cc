@@ -70,6 +70,29 @@ TEST(LossSpike, NewOptimizer_BeginsANewPhase) {
   EXPECT_TRUE(FindingsOf(trial).empty());
 }
 
+// A pass that measures something, without an update; in a training of which other steps have one.
+TEST(LossSpike, AStepWithoutAnUpdate_IsNoLossOfTheTraining) {
+  for (const bool update : {false, true}) {
+    FakeTrial trial;
+    for (int step = 0; step < 150; ++step) {
+      const bool odd = step == 100 || step == 149;
+      trial.Step().Loss(odd ? 50.0 : 1.0 - 0.005 * step);
+      if (!odd || update) trial.Event(format::EventKind::kOptimizerStep);
+    }
+    EXPECT_EQ(FindingsOf(trial).empty(), !update);
+  }
+}
+
+// Steps of accumulation have no update, either, and those of frameworks that tell none.
+TEST(LossSpike, WhereOnlySomeStepsHaveAnUpdate_AllAreJudged) {
+  FakeTrial trial;
+  for (int step = 0; step < 150; ++step) {
+    trial.Step().Loss(step == 101 ? 50.0 : 1.0 - 0.005 * step);
+    if (step % 4 == 0) trial.Event(format::EventKind::kOptimizerStep);
+  }
+  EXPECT_EQ(FindingsOf(trial).size(), 1U);
+}
+
 TEST(LossSpike, ScaleOfTheLossDoesNotMatter) {
   for (const double scale : {1e-8, 1.0, 1e8}) {
     const auto findings = FindingsOf(Falling(150, 100, [](int n) { return n == 0 ? 50.0 : 0.15; }));

@@ -3,12 +3,14 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/format.h"
 #include "luff/base/regex.h"
 #include "rules/facts/common_needs.h"
 #include "rules/facts/loss_call.h"
+#include "rules/facts/loss_tracker.h"
 #include "rules/facts/model_facts.h"
 #include "rules/facts/step_memo.h"
 #include "rules/kit/kept_rule.h"
@@ -171,7 +173,9 @@ class Luff final : public KeptRule {
 
   void OnStep(const StepView& view, Sink& sink) override {
     const query::StepInfo& info = view.rows.info;
-    if (info.mode != query::Mode::kTrain || done_) return;
+    if (info.mode != query::Mode::kTrain) return;
+    Tiny(view, sink);
+    if (done_) return;
     if (LoadsWeights(view.index)) done_ = true;
     if (info.update > 16) done_ = true;  // no longer a fact of the initialisation
     if (captures_ == 0 && !done_) Widths(view);
@@ -190,7 +194,10 @@ class Luff final : public KeptRule {
       gains.emplace_back(std::sqrt(all->sum_sq / static_cast<double>(all->count) * inputs), entry.tensor);
     }
     if ((gains.empty() && !ruined) || done_) return;
-    if (captures_++ == 0 && !ruined) Judge(view, gains);
+    if (captures_++ == 0 && !ruined) {
+      FindTiny(view, gains);
+      Judge(view, gains);
+    }
     if ((captures_ < limits_.captures && !ruined) || lead_.empty()) return;
     done_ = true;
     Finding finding = FindingAt(kName, "scale", view, TensorAt{format::kNoId, worker});
@@ -244,9 +251,60 @@ class Luff final : public KeptRule {
     io("spread", spread_);
     io("by_outputs", by_outputs_);
     io("reader", reader_);
+    io("tiny", tiny_, kMaxTiny);
+    io("tiny_gain", tiny_gain_);
+    io("tiny_losses", losses_);
   }
 
  private:
+  // Every layer, two at least, gives next to nothing of what it gets. No initialisation in use has that of
+  // all layers: a last one, a gate or an adapter begins there, or at zero, which is another matter.
+  void FindTiny(const StepView& view, const std::vector<std::pair<double, query::TensorId>>& gains) {
+    std::vector<std::string> names;
+    double largest = 0;
+    for (const auto& [gain, tensor] : gains) {
+      largest = std::max(largest, gain);
+      if (gain > 0 && names.size() < kMaxTiny) names.push_back(view.trial.tensor(tensor).name);
+    }
+    if (done_ || view.rows.info.update > 0 || largest > kTinyGain || names.size() < 2) return;
+    tiny_ = std::move(names);
+    tiny_gain_ = largest;
+  }
+
+  // It costs the updates in which the weights grow, if any are needed for that.
+  void Tiny(const StepView& view, Sink& sink) {
+    if (view.rows.info.update > kTinyUpdates && tiny_.empty()) return;
+    losses_.OnStep(view);
+    if (tiny_.empty()) return;
+    if (LoadsWeights(view.index)) tiny_.clear();
+    if (tiny_.empty() || view.rows.info.update < kTinyUpdates || !losses_.EnoughEvidence(kTinyUpdates))
+      return;
+    const std::vector<std::string> names = std::exchange(tiny_, {});
+    for (const auto& [name, loss] : losses_.series())
+      if (loss.takes_both_signs() || loss.Improved(kLearnt)) return;
+    Finding finding = FindingAt(kName, "tiny", view, TensorAt{format::kNoId, view.index.first_worker()});
+    finding.tensor = names.front();
+    finding.other_tensors.assign(names.begin() + 1, names.end());
+    finding.since_step = 0;
+    finding.what = fmt::format(
+        "{} layers are initialised far too small: each gives {:.1g} of the size of what it gets, or less",
+        names.size(), tiny_gain_);
+    finding.why = fmt::format(
+        "gains multiply from layer to layer, and so do gradients on their way back: the loss has not fallen "
+        "in {} updates, which the weights need to grow",
+        view.rows.info.update);
+    finding.remedy =
+        "use the initialisation made for the activation: a standard deviation of sqrt(2 / inputs) for ReLU, "
+        "sqrt(1 / inputs) for tanh";
+    finding.causes = {"a standard deviation that does not depend on the number of inputs", "a wrong factor"};
+    finding.evidence = {{"largest_gain", tiny_gain_}, {"layers", static_cast<double>(names.size())}};
+    finding.threshold = fmt::format(
+        "the gain of every layer, two or more, at most {:g} at the first capture (PyTorch's default: 0.58), "
+        "and no loss {:g} % below its first values after {} updates (Luff)",
+        kTinyGain, 100 * kLearnt, kTinyUpdates);
+    sink.Report(std::move(finding));
+  }
+
   // How many times as wide as the targets the outputs of regressions are before the first update: the least
   // of all calls; 0 if it is not known.
   void Widths(const StepView& view) {
@@ -297,6 +355,9 @@ class Luff final : public KeptRule {
   }
 
   static constexpr std::size_t kLeastTargets = 8;
+  static constexpr double kTinyGain = 0.02, kLearnt = 0.05;
+  static constexpr std::int64_t kTinyUpdates = 32;
+  static constexpr std::size_t kMaxTiny = 20;
   const Limits limits_;
   LossReader reader_;
   double wider_ = 0;   // outputs beside targets
@@ -307,6 +368,9 @@ class Luff final : public KeptRule {
   std::string lead_;
   std::vector<std::string> others_;
   double gain_ = 0;
+  std::vector<std::string> tiny_;  // layers, until it is known whether anything is learnt
+  double tiny_gain_ = 0;
+  LossTracker losses_;  // of the first updates
 };
 
 }  // namespace
@@ -318,9 +382,9 @@ RuleSpec Spec() {
     if (IsOriginal(all)) return std::unique_ptr<Rule>(new Original(std::move(inputs), limits));
     return std::unique_ptr<Rule>(new Luff(limits));
   });
-  spec.version =
-      4;  // 2: outputs behind normalisation, of regressions; 3: their own spread; 4: ruined weights
-  spec.summary = "weights that are initialised far too large";
+  // 2: outputs behind normalisation, of regressions; 3: their own spread; 4: ruined weights; 5: "tiny"
+  spec.version = 5;
+  spec.summary = "weights that are initialised far too large or far too small";
   spec.needs = [](const Parameters& all) -> std::vector<Need> {
     if (!IsOriginal(all)) {
       std::vector<Need> needs = SampleNeeds();

@@ -63,13 +63,17 @@ class RegularizationDominates final : public KeptRule {
   void OnStep(const StepView& view, Sink& sink) override {
     const query::StepInfo& info = view.rows.info;
     if (info.mode != query::Mode::kTrain) return;
+    summed_ = summed_ || !view.index.json_events("summands").empty();
     for (const LossValue& loss : view.index.losses()) {
       if (!std::isfinite(loss.value)) continue;
       if (loss_.empty()) {
         loss_ = view.trial.tensor(loss.tensor).name;
         first_loss_ = loss.value;
       }
-      if (view.trial.tensor(loss.tensor).name == loss_) loss_now_ = loss.value;
+      if (view.trial.tensor(loss.tensor).name != loss_) continue;
+      loss_now_ = loss.value;
+      recent_.push_back(loss.value);
+      if (recent_.size() > kRecent) recent_.erase(recent_.begin());
     }
     for (const auto& [entry, tensor] : view.index.scalars(Role::kOther)) {
       if (!std::isfinite(entry.value) || tensor.name.find("_part_") == std::string::npos) continue;
@@ -127,15 +131,17 @@ class RegularizationDominates final : public KeptRule {
     JudgeCoupled(view, {lead, worker}, std::sqrt(before_sq), std::sqrt(now_sq), learning, sink);
     // Without weight decay, only a penalty in the loss can be the cause: not where the loss is a cross
     // entropy or another of a known formula and nothing else. A penalty shrinks many weights, not one.
-    const bool pure =
-        FormulaOfKind(std::string_view(loss_).substr(0, loss_.find("_output_"))) != Formula::kUnknown;
+    const bool pure = !summed_ && FormulaOfKind(std::string_view(loss_).substr(0, loss_.find("_output_"))) !=
+                                      Formula::kUnknown;
     const bool many = decay_ > 0 || (!pure && 2 * shrinking >= tensors);
     if (share < limits_.share || !many) {
       rows_ = 0;
       last_update_ = info.update;
       // Weights that cannot shrink further have still lost their norm.
       const bool back = std::sqrt(now_sq) > (1 - limits_.shrunk) * open_norm_;
-      if (open_.empty() || !(back || learning)) return;
+      // A loss may also fall because what the model adds to its input dies out with the weights.
+      const bool left = std::sqrt(now_sq) > kDied * open_norm_;
+      if (open_.empty() || !(back || (left && learning && LevelFell()))) return;
       sink.Heal(kCause, open_, info.mode_step);
       open_.clear();
       return;
@@ -194,6 +200,8 @@ class RegularizationDominates final : public KeptRule {
 
   void VisitFields(Fields& io) override {
     io("parts", parts_, kMaxParts);
+    io("summed", summed_);
+    io("recent", recent_, kRecent);
     io("coupled", coupled_);
     io("coupled_rows", coupled_rows_);
     io("coupled_norm", coupled_norm_);
@@ -233,6 +241,14 @@ class RegularizationDominates final : public KeptRule {
     if (parts_.empty()) return !loss_.empty() && fell(first_loss_, loss_now_);
     return std::any_of(parts_.begin(), parts_.end(),
                        [&](const auto& part) { return fell(part.second.first, part.second.now); });
+  }
+
+  // The same of the mean of the newest losses: one batch that is easier than the first says nothing.
+  [[nodiscard]] bool LevelFell() const {
+    if (!parts_.empty()) return true;
+    double sum = 0;
+    for (const double value : recent_) sum += value;
+    return recent_.size() == kRecent && sum < 0.8 * first_loss_ * static_cast<double>(kRecent);
   }
 
   // Coupled decay adds d w to the gradient g. Where |d w| is far above |g| at each capture and the weights
@@ -288,7 +304,11 @@ class RegularizationDominates final : public KeptRule {
   }
 
   const Limits limits_;
+  static constexpr std::size_t kRecent = 8;
+  static constexpr double kDied = 0.1;  // of the weights' norm
   std::map<std::string, Part> parts_;
+  std::vector<double> recent_;  // losses
+  bool summed_ = false;         // the root of a backward pass sums up other terms beside its losses
   bool coupled_ = false;
   std::int64_t coupled_rows_ = 0, coupled_since_ = 0;
   double coupled_norm_ = 0, coupled_least_ = 0;
@@ -307,7 +327,7 @@ class RegularizationDominates final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<RegularizationDominates>(kName, kParams);
-  spec.version = 4;  // 4: without tables
+  spec.version = 5;  // 4: without tables; 5: terms beside a known loss
   spec.summary = "weight decay or a penalty outweighs the gradient: updates only shrink the weights";
   spec.needs = [](const Parameters& all) {
     return std::vector{

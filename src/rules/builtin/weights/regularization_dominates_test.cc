@@ -3,6 +3,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -49,6 +50,24 @@ TEST(RegularizationDominates, GradientsThatAreLonger_SlowDecay_AndLearning_AreSi
     EXPECT_TRUE(FindingsOf(trial, "RegularizationDominates", ParameterSet::kLuff).empty());
 }
 
+// A loss that falls once the finding stands: by learning, by one easy batch, or as what the model adds dies
+// out.
+TEST(RegularizationDominates, HealsOnceTheModelLearns_NotByABatch_NorWithWeightsThatHaveDied) {
+  const auto healed = [](double norm_then, int low, int of) {
+    FakeTrial trial = Shrinking(0.9, 1, 0);
+    for (int step = 8; step < 40; ++step) {
+      trial.Step().Loss(step % of < low ? 1.0 : 2.3);
+      trial.Difference("a.weight", 1, 0.5, norm_then, 4).Tensor("a.weight", Role::kWeight, {norm_then});
+    }
+    const auto findings = FindingsOf(trial, "RegularizationDominates", ParameterSet::kLuff);
+    EXPECT_EQ(findings.size(), 1U);
+    return !findings.empty() && findings[0].healed;
+  };
+  EXPECT_TRUE(healed(1.5, 1, 1));
+  EXPECT_FALSE(healed(1.5, 1, 16));
+  EXPECT_FALSE(healed(0.1, 1, 1));
+}
+
 TEST(RegularizationDominates, ATableMostOfWhoseRowsAreNotLookedUp_IsSilent_BesideOtherWeights) {
   for (const bool beside : {true, false}) {
     FakeTrial trial;
@@ -86,13 +105,17 @@ TEST(RegularizationDominates, WeightsThatStayWhereTheyWereShrunkTo_AreNotHealed_
 }
 
 TEST(RegularizationDominates, WithoutWeightDecay_OneWeightThatShrinks_OrALossWithoutOthers_IsNoPenalty) {
-  const std::vector<std::pair<bool, std::string>> cases = {
-      {true, "loss_output_0"}, {false, "loss_output_0"}, {true, "MSELoss_output_0"}};
-  for (const auto& [all, loss] : cases) {
+  const std::vector<std::tuple<bool, std::string, bool>> cases = {{true, "loss_output_0", false},
+                                                                  {false, "loss_output_0", false},
+                                                                  {true, "MSELoss_output_0", false},
+                                                                  {true, "MSELoss_output_0", true},
+                                                                  {false, "MSELoss_output_0", true}};
+  for (const auto& [all, loss, others] : cases) {
     FakeTrial trial;
     double norm = 4;
     for (int step = 0; step < 8; ++step) {
       trial.Step().Loss(2.3, loss);
+      if (step == 0 && others) trial.EventJson(R"({"kind": "summands", "losses": 1, "others": 1})");
       const double before = norm;
       if (step > 0) norm *= 0.9;
       for (const char* name : {"a.weight", "b.weight", "c.weight", "d.weight"}) {
@@ -104,7 +127,7 @@ TEST(RegularizationDominates, WithoutWeightDecay_OneWeightThatShrinks_OrALossWit
       }
     }
     const auto findings = FindingsOf(trial, "RegularizationDominates", ParameterSet::kLuff);
-    const bool penalty = all && loss == "loss_output_0";
+    const bool penalty = all && (others || loss == "loss_output_0");
     ASSERT_EQ(findings.size(), penalty ? 1U : 0U);
     if (penalty) {
       EXPECT_NE(findings[0].remedy.find("penalty"), std::string::npos);
@@ -139,8 +162,8 @@ TEST(WeightUpdateRatio, AWeightThatBeganAtZero_DoesNotHealWhatMovesNothing) {
   for (const double moved : {1e-11, 1e-3}) {  // by the other optimizer's rate, of weights of size 1
     FakeTrial trial = First(0.5, 3e-12, 0);
     double before = 0;
-    for (int step = 12; step < 24; ++step) {
-      trial.Step().Loss(1.1);
+    for (int step = 12; step < 40; ++step) {
+      trial.Step().Loss(moved == 1e-3 ? 0.5 : 1.1);
       trial.Tensor("gradient/a.weight", Role::kGradient, {0.5}).Tensor("a.weight", Role::kWeight, {1});
       trial.Difference("a.weight", 3e-12, 3e-12, 1, 1);
       trial.Tensor("gradient/b.weight", Role::kGradient, {0.5});
@@ -153,6 +176,34 @@ TEST(WeightUpdateRatio, AWeightThatBeganAtZero_DoesNotHealWhatMovesNothing) {
     EXPECT_EQ(findings[0].cause, "small");
     EXPECT_EQ(findings[0].healed, moved == 1e-3);
   }
+}
+
+// Weights that move by and by, as under a warm-up that is stepped once per epoch, gain nothing by that.
+TEST(WeightUpdateRatio, UpdatesWithoutHope_HealOnceTheLossHasGained_OrTheRateIsWhatWasAskedFor) {
+  const auto healed = [](double loss, double raised, double sign) {
+    FakeTrial trial = First(0.5, 3e-12, 0);
+    for (int step = 12; step < 80; ++step) {
+      trial.Step().Loss(loss * (step % 2 == 0 ? sign : 1));
+      trial.Scalar("optimizer/SGD.group0.lr", Role::kOptimizerSetting, 1e-6 * raised);
+      trial.Tensor("gradient/a.weight", Role::kGradient, {0.5}).Tensor("a.weight", Role::kWeight, {1});
+      trial.Difference("a.weight", 1e-4, 1e-4, 1, 1);
+    }
+    const auto findings = FindingsOf(trial, "WeightUpdateRatio", ParameterSet::kLuff);
+    EXPECT_EQ(findings.size(), 1U);
+    return !findings.empty() && findings[0].healed;
+  };
+  EXPECT_FALSE(healed(1.1, 14, 1));
+  EXPECT_FALSE(healed(1.05, 14, 1));
+  EXPECT_TRUE(healed(0.9, 14, 1));
+  EXPECT_TRUE(healed(1.1, 1000, 1));
+  EXPECT_TRUE(healed(1.1, 14, -1));  // a loss without a level
+}
+
+TEST(WeightUpdateRatio, UpdatesWithoutHope_OfAScheduleThatHasNotStepped_SaySo) {
+  const char* made = R"({"optimizers": [{"name": "SGD", "number": 0, "type": "SGD", "scheduled": true}]})";
+  const auto findings = FindingsOf(First(0.5, 3e-7, 0, made), "WeightUpdateRatio", ParameterSet::kLuff);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_NE(findings[0].causes.front().find("once per epoch"), std::string::npos);
 }
 
 TEST(WeightUpdateRatio, WarmUp_AScheduler_LargeGradients_AndMovingWeights_AreSilent) {

@@ -136,6 +136,32 @@ TEST(PoorWeightInitialization, TwoLayersTooLargeTogether_AreFound_OneWithAUsualO
   EXPECT_TRUE(FindingsOf(first, "PoorWeightInitialization", ParameterSet::kLuff).empty());
 }
 
+// Layers of these sizes, and a loss that falls to a share of its first value.
+std::vector<Finding> OfSizes(double a, double b, double left, bool loads = false, int steps = 48) {
+  FakeTrial trial;
+  for (int step = 0; step < steps; ++step) {
+    trial.Step().Loss(2.3 * (1 - (1 - left) * step / 48));
+    if (loads && step == 0) trial.EventJson(R"({"kind": "load_state_dict", "matched": 2})");
+    if (step >= 4) continue;
+    Matrix(trial, "a.weight", {{a, -a}, {a, 0.9 * a}});
+    Matrix(trial, "b.weight", {{b, -b}, {0.8 * b, b}});
+  }
+  return FindingsOf(trial, "PoorWeightInitialization", ParameterSet::kLuff);
+}
+
+TEST(PoorWeightInitialization, EveryLayerFarTooSmall_IsToldIfNothingIsLearntAtFirst) {
+  const auto findings = OfSizes(1e-4, 1e-3, 1);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "tiny");
+  EXPECT_EQ(findings[0].severity, Severity::kWarn);
+  EXPECT_EQ(findings[0].step, 32);
+  EXPECT_TRUE(OfSizes(1e-4, 1e-3, 0.5).empty());           // it learns all the same
+  EXPECT_TRUE(OfSizes(1e-4, 0.5, 1).empty());              // a head, an adapter, a gate
+  EXPECT_TRUE(OfSizes(0, 1e-3, 1).empty());                // zeros are another matter
+  EXPECT_TRUE(OfSizes(1e-4, 1e-3, 1, true).empty());       // loaded
+  EXPECT_TRUE(OfSizes(1e-4, 1e-3, 1, false, 24).empty());  // too early
+}
+
 // A regression of 16 rows whose outputs have this deviation beside targets of another, and a layer of this
 // size.
 std::vector<Finding> Regression(double outputs, double targets, double weight, bool updated = false) {

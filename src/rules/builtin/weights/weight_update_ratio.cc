@@ -12,6 +12,7 @@
 #include "rules/facts/first_updates.h"
 #include "rules/facts/loss_tracker.h"
 #include "rules/facts/model_facts.h"
+#include "rules/facts/raised_rate.h"
 #include "rules/facts/slow_progress.h"
 #include "rules/facts/step_memo.h"
 #include "rules/facts/straight_fall.h"
@@ -128,6 +129,7 @@ class Luff final : public KeptRule {
     }
     for (const auto& [entry, tensor] : view.index.scalars(Role::kOptimizerSetting))
       if (tensor.name.ends_with(".lr")) rate_ = std::max(rate_.value_or(0), entry.value);
+    rates_.OnStep(view);
     WeightMove move;
     WeightMove lasting;  // of weights that did not begin at zero
     double heaviest = 0;
@@ -185,7 +187,10 @@ class Luff final : public KeptRule {
     Overwritten(view, lasting.before_sq > 0 ? lasting : move, !(lasting.before_sq > 0), sink);
     Replaced(view, sink);
     const double loss = tracker_.series().size() == 1 && !recent_.empty() ? recent_.back() : std::nan("");
-    if (first_.Judge(view, move, lasting, loss, &open_small_, sink)) small_since_step_ = 0;
+    if (first_.Judge(view, move, lasting, loss, &open_small_, sink)) {
+      small_since_step_ = 0;
+      rates_.Said();
+    }
     if (!recent_.empty()) {
       if (const std::string tensor = first_.Recovered(Level()); !tensor.empty())
         sink.Heal("leaps", tensor, info.mode_step);
@@ -241,6 +246,7 @@ class Luff final : public KeptRule {
     io("window", window_);
     io("start", first_);
     io("slow", slow_);
+    io("rates", rates_);
   }
 
  private:
@@ -464,7 +470,7 @@ class Luff final : public KeptRule {
     if (!all_small) {
       small_since_update_ = -1;
       rate_.reset();
-      if (rests) return;
+      if (rests || (first_.said_small() && !rates_.Mended(tracker_))) return;
       if (!open_small_.empty()) sink.Heal("small", open_small_, info.mode_step);
       open_small_.clear();
       return;
@@ -540,6 +546,7 @@ class Luff final : public KeptRule {
   SlowProgress slow_;
   StraightFall straight_;
   FirstReplacement replaced_;
+  RaisedRate rates_;
   bool high_told_ = false;  // that a rate is too high
   bool slow_told_ = false;
   Anchor last_;
@@ -550,8 +557,9 @@ class Luff final : public KeptRule {
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<Luff, Original>(kName, kParams);
   // 11: rows that the training collects, RAdam's warm-up; 12: less of both; 13: a rate of 0; 14:
-  // "straight"; 15: "leaps"; 16: "replaced", a rate of 0.01 beside eps; 17: weights that swing
-  spec.version = 17;
+  // "straight"; 15: "leaps"; 16: "replaced", a rate of 0.01 beside eps; 17: weights that swing; 18: heals
+  // once something is gained
+  spec.version = 18;
   spec.aliases = {"UpdateTooLarge", "UpdateTooSmall"};
   spec.summary = "updates that are far too large or far too small beside the weights";
   spec.needs = [](const Parameters& parameters) -> std::vector<Need> {

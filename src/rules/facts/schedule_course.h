@@ -1,0 +1,26 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+
+#include "luff/rules/finding.h"
+#include "rules/facts/model_facts.h"
+#include "rules/facts/rate_levels.h"
+
+namespace luff::rules {
+
+/// What the levels of a learning rate say of its schedule once a run has ended, for ScheduleCollapse.
+struct ScheduleCourse {
+  std::int64_t updates = 0;  // of the run
+  double given = 0;          // the rate that the optimizer was made with
+
+  /// The rate of an optimizer's group before any schedule; 0 if it is not known.
+  [[nodiscard]] static double GivenTo(const OptimizerFacts& optimizer, std::size_t group);
+
+  /// A schedule that counts updates is stepped once per pass: a warm-up that would need far more passes than
+  /// there were, or a decay whose end is the number of updates. Fills in what is said, all but the place.
+  [[nodiscard]] bool CountsUpdates(const RateLevels& levels, Finding* finding) const;
+  /// The rate was multiplied by the same factor again and again, and ended far above the given one.
+  [[nodiscard]] bool Grows(const RateLevels& levels, Finding* finding) const;
+};
+
+}  // namespace luff::rules
