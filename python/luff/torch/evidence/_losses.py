@@ -21,6 +21,7 @@ from luff.torch.capture._graphs import nodes_behind, nodes_of
 from luff.torch.capture._memory import DTYPE_CODES, float_bits, read_scalar
 from luff.torch.capture._modules import tensors_in
 from luff.torch.evidence import _loss_graph
+from luff.torch.evidence._formula_parts import FormulaParts
 from luff.torch.evidence._graphless_terms import GraphlessTerms
 from luff.torch.evidence._kept_graphs import KeptGraphs
 from luff.torch.evidence._loss_arguments import LossArguments
@@ -73,6 +74,7 @@ class Losses:
         self.rows = LossRows()
         self.arguments = LossArguments()
         self.formula = LossFormula()
+        self._formula_parts = FormulaParts(self.formula.waiting)
         self.pairs = LossPairs()
         self.terms = GraphlessTerms()
         self.kept_graphs = KeptGraphs()
@@ -436,6 +438,7 @@ class Losses:
             self.pairs.root(root)
             if not self._ascends():
                 self.formula.root(root)
+                self._formula_parts.root(root)
 
     def _used(self, step: Step, root: Any) -> None:
         """Notes which of a step's losses a root sums up. Not known where it sums up anything else."""

@@ -1,0 +1,57 @@
+"""Tells of parts of a loss that cannot be meant, whatever the loss's other parts and the training's other losses are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from luff.torch.evidence._events import WaitingEvents
+from luff.torch.evidence._loss_edges import parts_of
+from luff.torch.evidence._sampled_codes import category_divergence_grows, deviation_unlike
+from luff.torch.evidence._summed_terms import is_summed_and_spread
+from luff.torch.evidence._surrogates import fault_of_surrogate
+
+__all__ = ["FormulaParts", "faults_in"]
+
+_ROOTS = 3  # that show it before it is told
+_MOST = 8  # faults of a run
+
+
+class FormulaParts(WaitingEvents):
+    """Counts the roots whose graph shows such a part. A root without it says nothing: it may be another loss, or one
+    whose weight is 0 as yet.
+    """
+
+    def __init__(self, waiting: list[dict[str, Any]]) -> None:
+        super().__init__()
+        self.waiting = waiting  # of the formula, so that steps look at one list
+        self._seen: Counter[str] = Counter()
+
+    def root(self, root: Any) -> None:
+        """Called with the root of a backward pass, of which saved tensors can be read."""
+        if root.grad_fn is None:
+            return
+        for fault in faults_in((root.grad_fn, root.output_nr)):
+            if self._seen[fault] >= _ROOTS or len(self._seen) > _MOST:
+                continue
+            self._seen[fault] += 1
+            if self._seen[fault] == _ROOTS:
+                self.waiting.append({"kind": "formula_part", "fault": fault})
+
+
+def faults_in(edge: tuple[Any, int]) -> list[str]:
+    """Returns what is wrong with the parts of a loss, as docs/spec/evidence.md lists it."""
+    found = []
+    try:
+        parts = parts_of(edge)
+        if deviation_unlike(parts):
+            found.append("deviation_unlike")
+        if category_divergence_grows(parts):
+            found.append("category_divergence_maximised")
+        if fault := fault_of_surrogate(parts):
+            found.append(fault)
+        if is_summed_and_spread(edge):
+            found.append("summed_and_spread")
+    except (RuntimeError, AttributeError, IndexError, TypeError):  # changed in place, or saved under another name
+        return found
+    return found
