@@ -30,6 +30,7 @@ from luff.torch.evidence._loss_inputs import LossInputs
 from luff.torch.evidence._loss_pairs import LossPairs
 from luff.torch.evidence._loss_rows import LossRows
 from luff.torch.evidence._nonfinite import NonFinite
+from luff.torch.evidence._same_views import SameViews
 from luff.torch.evidence._samples import Samples, of_loss
 from luff.torch.evidence._step import FunctionLoss, Step, StepContext, UsedLosses
 from luff.torch.evidence._written_losses import WrittenLosses
@@ -75,6 +76,7 @@ class Losses:
         self.arguments = LossArguments()
         self.formula = LossFormula()
         self._formula_parts = FormulaParts(self.formula.waiting)
+        self._views = SameViews(self.formula.waiting)
         self.pairs = LossPairs()
         self.terms = GraphlessTerms()
         self.kept_graphs = KeptGraphs()
@@ -357,6 +359,8 @@ class Losses:
         if not isinstance(root, torch.Tensor) or root.numel() != 1:
             return
         self._weights(step, root)
+        if step.samples and len(results := self._written.results(step)) > 1 and not self._context.saved_hooks:
+            self._views.root(root, results)
         if len(step.loss_nodes) >= _SEVERAL:
             self._used(step, root)
         if step.loss_outputs and any(reference() is root for reference in step.loss_outputs):

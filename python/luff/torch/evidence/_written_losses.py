@@ -112,6 +112,10 @@ class WrittenLosses:
                 edge = _edge(tensor.grad_fn, tensor.output_nr)
                 self._outputs.append(_Output(edge, tensor.dtype, tuple(tensor.shape), words))
 
+    def results(self, step: Step) -> list[_Output]:
+        """Returns the copies of what the step's models have returned so far."""
+        return self._outputs if self._step is not None and self._step() is step else []
+
     def unreduced(self, step: Step, kind: str, call: int, values: Any) -> None:
         """Called when a loss has returned a value with a gradient for each sample."""
         self._enter(step)
