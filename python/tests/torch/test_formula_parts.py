@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from fake_session import DEFAULT_ROLES
-from luff.torch.evidence._formula_parts import faults_in
+from luff.torch.evidence._formula_parts import faults_in, is_signed_error
 from torch import Tensor, nn
 from torch.distributions import Categorical, Normal, kl_divergence
 from torch.nn import functional as F
@@ -302,3 +302,41 @@ def test_the_hook_tells_of_a_part_once_although_it_comes_late_and_an_adversary_t
         second.step()
     told = [event["fault"] for event in session.json_events if event["kind"] == "formula_part"]
     assert told == ["deviation_unlike"]
+
+
+def test_signed_errors_of_one_of_several_optimizers_are_found() -> None:
+    value, actor = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)), nn.Linear(4, 4)
+    first = torch.optim.Adam(value.parameters())
+    second = torch.optim.Adam(actor.parameters())
+    both, returns = [second, first], torch.randn(ROWS)
+
+    def found(loss: Tensor, optimizers: list[torch.optim.Optimizer] = both) -> bool:
+        return is_signed_error(loss.grad_fn, optimizers)
+
+    assert found((value(X).squeeze(-1) - returns).mean())
+    assert found((returns - value(X)[:, 0]).sum())
+    assert not found((value(X).squeeze(-1) - returns).mean(), [first])  # LossFormula's other look
+    assert not found((value(X).squeeze(-1) - returns).square().mean())
+    assert not found((value(X).squeeze(-1) - returns).abs().mean())
+    assert not found(-value(X).mean())  # a critic of Wasserstein
+    assert not found((value(X) - value(X.flip(0))).mean())
+    assert not found(-(value(actor(X)).squeeze(-1) - returns).mean())  # an actor, above a baseline
+    assert not found((value(X)[:, 0] - returns).mean() + value(X).square().mean())
+
+
+def test_the_hook_tells_of_signed_errors_beside_a_policy(watched) -> None:
+    _, session = watched(DEFAULT_ROLES)
+    policy, value = nn.Linear(4, 3), nn.Linear(4, 1)
+    optimizers = [torch.optim.SGD(model.parameters(), lr=1e-3) for model in (policy, value)]
+    for _ in range(6):
+        returns = torch.randn(ROWS)
+        estimates = value(X).squeeze(-1)
+        log_prob = Categorical(logits=policy(X)).log_prob(ACTION)
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        (estimates - returns).mean().backward()
+        (-(log_prob * (returns - estimates.detach())).mean()).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+    told = [event["fault"] for event in session.json_events if event["kind"] == "formula_part"]
+    assert told == ["signed_error"]

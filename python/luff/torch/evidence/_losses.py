@@ -442,7 +442,8 @@ class Losses:
             self.pairs.root(root)
             if not self._ascends():
                 self.formula.root(root)
-                self._formula_parts.root(root)
+                living = self._context.recorder.living() if self._context.recorder is not None else ()
+                self._formula_parts.root(root, [optimizer for _, optimizer in living])
 
     def _used(self, step: Step, root: Any) -> None:
         """Notes which of a step's losses a root sums up. Not known where it sums up anything else."""

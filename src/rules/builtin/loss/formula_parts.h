@@ -55,6 +55,12 @@ inline constexpr std::array kParts = std::to_array<FaultyPart>({
      "the error of values that are kept near to the old ones is a bound only if the larger one counts: the "
      "smaller one lets values move at will",
      "take the maximum: torch.max(error, clipped_error).mean()", "min in the place of max"},
+    {"signed_error", "one of the losses is the mean of signed errors",
+     "neither a square nor an absolute value stands between outputs minus targets and their mean, and all "
+     "parameters behind it belong to one optimizer: its gradient is the same whatever the targets are, and it "
+     "falls without bound",
+     "take the square or the absolute value of the errors before the mean: ((output - target) ** 2).mean()",
+     "a missing square, or a missing abs()"},
     {"summed_and_spread", "a term of each sample is summed over the batch, and every sample gets the sum",
      "a value for each sample and one number, which is a sum over the same samples, are added and then "
      "averaged: the term weighs as many times as much as the batch has samples",
