@@ -1,4 +1,4 @@
-"""Parts of losses that cannot be meant, read in the graph: samples of codes, objectives of PPO, sums that are spread."""
+"""Parts of losses that cannot be meant, read in the graph: samples of codes, objectives of PPO, sums that spread."""
 
 from __future__ import annotations
 
@@ -172,7 +172,9 @@ A = ADVANTAGE
 )
 def test_faults_of_a_clipped_objective_are_found(fault: str, loss: Callable[..., Tensor]) -> None:
     assert policy(loss) == [fault]
-    mixed = policy(lambda r, p, o: loss(r, p, o) + 0.5 * (p - 1).square().mean() - 0.01 * (p.exp() * p).mean())
+    mixed = policy(
+        lambda r, p, o: loss(r, p, o) + 0.5 * (p - 1).square().mean() - 0.01 * (p.exp() * p).mean()
+    )
     assert mixed == [fault]
 
 
@@ -189,7 +191,9 @@ COST = ADVANTAGE.roll(3)
         lambda r, p, o: -torch.min((r[:1] * A[:1]).mean(), (clip(r[:1]) * A[:1]).mean()),
         lambda r, p, o: -torch.max(torch.min(r * A, clip(r) * A), 3 * A).mean(),  # clipped twice
         lambda r, p, o: torch.max(r * COST, clip(r) * COST).mean(),  # a cost
-        lambda r, p, o: -torch.min(r * A, clip(r) * A).mean() + 0.1 * torch.min(r * COST, clip(r) * COST).mean(),
+        lambda r, p, o: (
+            -torch.min(r * A, clip(r) * A).mean() + 0.1 * torch.min(r * COST, clip(r) * COST).mean()
+        ),
         lambda r, p, o: -(clip(r) * A).mean(),
         lambda r, p, o: -(r.clamp(max=1.0) * A).mean(),
         lambda r, p, o: -(p * A).mean(),
@@ -235,9 +239,13 @@ def flow(loss: Callable[[Tensor, Tensor], Tensor]) -> list[str]:
         lambda e, c: (e - torch.sum(c)).sum() / ROWS,
         lambda e, c: (0.5 * e + 0.1 * (sum([c.sum(), (2 * c).sum()]))).mean(),
         lambda e, c: ((e - c.sum()).mean() + e.mean()) * 2,
+        lambda e, c: -torch.mean(-e - (0 - sum(c))),
+        lambda e, c: (e - sum(c[i] for i in range(ROWS))).mean(),
     ],
 )
-def test_a_sum_over_the_batch_that_each_sample_gets_is_found(loss: Callable[[Tensor, Tensor], Tensor]) -> None:
+def test_a_sum_over_the_batch_that_each_sample_gets_is_found(
+    loss: Callable[[Tensor, Tensor], Tensor],
+) -> None:
     assert flow(loss) == ["summed_and_spread"]
 
 
@@ -256,6 +264,8 @@ WEIGHT = nn.Parameter(torch.randn(ROWS, 4))  # as many rows as samples
         lambda e, c: (e + c.mean()).mean(),
         lambda e, c: (e - e.detach().sum()).mean(),
         lambda e, c: ((e - c.sum()) ** 2).mean(),
+        lambda e, c: (e - c[0]).mean(),
+        lambda e, c: (e - sum(c[:5])).mean(),
     ],
 )
 def test_other_sums_are_none(loss: Callable[[Tensor, Tensor], Tensor]) -> None:

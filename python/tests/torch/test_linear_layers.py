@@ -197,7 +197,9 @@ class Gated(nn.Module):
 @pytest.mark.parametrize(
     "model",
     [
-        nn.Sequential(nn.Linear(6, 8), nn.Softmax(1), nn.Linear(8, 3)),  # shares of topics, or a single mistake
+        nn.Sequential(
+            nn.Linear(6, 8), nn.Softmax(1), nn.Linear(8, 3)
+        ),  # shares of topics, or a single mistake
         nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.Softmax(1), nn.Linear(8, 3)),
         nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.Sigmoid(), nn.Linear(8, 3)),
         Markov(),

@@ -1,4 +1,4 @@
-"""Tells of parts of a loss that cannot be meant, whatever the loss's other parts and the training's other losses are."""
+"""Tells of parts of a loss that cannot be meant, whatever its other parts and the training's other losses are."""
 
 from __future__ import annotations
 
@@ -61,7 +61,12 @@ def faults_in(edge: tuple[Any, int]) -> list[str]:
             found.append(fault)
         if is_summed_and_spread(edge):
             found.append("summed_and_spread")
-    except (RuntimeError, AttributeError, IndexError, TypeError):  # changed in place, or saved under another name
+    except (
+        RuntimeError,
+        AttributeError,
+        IndexError,
+        TypeError,
+    ):  # changed in place, or saved under another name
         return found
     return found
 

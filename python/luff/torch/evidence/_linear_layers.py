@@ -1,5 +1,5 @@
-"""Finds linear layers that follow each other with nothing between them, or a softmax in the place of each activation, in
-the graph of a backward pass.
+"""Finds linear layers that follow each other with nothing between them, or a softmax in the place of each activation,
+in the graph of a backward pass.
 """
 
 from __future__ import annotations
@@ -80,7 +80,6 @@ class LinearLayers(WaitingEvents):
             self._events += 1
             self.waiting.append({"kind": "linear_layers", "pairs": pairs, "linear": self._linear})
 
-
     def _look_for_softmaxes(
         self, layers: dict[int, _Layer], users: dict[int, list[Any]], names: Names
     ) -> None:
@@ -143,8 +142,9 @@ def _second(
     node, asked = first.node, softmaxes
     for _ in range(_BETWEEN):
         using = users.get(id(node), ())
-        heads = [layers.get(id(user)) for user in using] if asked and not softmaxes else []
-        if len(heads) > 1 and all(head is not None and head.data is node for head in heads):
+        after = asked and not softmaxes and len(using) > 1
+        heads = [head for user in using if (head := layers.get(id(user))) is not None and head.data is node]
+        if after and len(heads) == len(using):
             return min(heads, key=lambda head: head.node._sequence_nr())  # that was computed first
         if len(using) != 1:
             return None

@@ -80,7 +80,8 @@ def power_of(edge: Edge) -> Power:
     for _ in range(DEPTH):
         edge, _ = scaled(edge)
         node = edge[0]
-        name, following = operation_of(node), () if node is None else node.next_functions
+        name = operation_of(node)
+        following: tuple[Edge, ...] = () if node is None else node.next_functions
         if name == "Exp":
             base, factor = scaled(following[0])
             return Power(base, exponent * factor, True)

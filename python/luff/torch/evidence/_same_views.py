@@ -30,9 +30,13 @@ _TURNS = frozenset(("T", "Transpose", "Permute", "Expand", "View", "UnsafeView",
 _JOINS = frozenset(("Cat", "Stack"))
 #: What may be done to both results before they meet: functions of their values that draw and choose nothing.
 _SAME = frozenset(
-    """View UnsafeView ReshapeAlias Squeeze Unsqueeze Clone ToCopy Alias Expand T Transpose Permute Mm Addmm Bmm Mul Div
-    Add Sub Neg Rsub Pow Sqrt Exp Log Sum Mean Var Std Norm LinalgVectorNorm Clamp ClampMin Relu Gelu Silu Tanh Sigmoid
-    LeakyRelu Elu Softmax LogSoftmax NativeBatchNorm CudnnBatchNorm NativeLayerNorm Convolution""".split()
+    ("View", "UnsafeView", "ReshapeAlias", "Squeeze", "Unsqueeze", "Clone", "ToCopy")
+    + ("Alias", "Expand", "T", "Transpose", "Permute", "Mm", "Addmm")
+    + ("Bmm", "Mul", "Div", "Add", "Sub", "Neg", "Rsub")
+    + ("Pow", "Sqrt", "Exp", "Log", "Sum", "Mean", "Var")
+    + ("Std", "Norm", "LinalgVectorNorm", "Clamp", "ClampMin", "Relu", "Gelu")
+    + ("Silu", "Tanh", "Sigmoid", "LeakyRelu", "Elu", "Softmax", "LogSoftmax")
+    + ("NativeBatchNorm", "CudnnBatchNorm", "NativeLayerNorm", "Convolution")
 )
 
 

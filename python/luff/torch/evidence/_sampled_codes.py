@@ -144,7 +144,9 @@ def _divergence(edge: Edge) -> Edge | None:
         if operation_of(logarithm[0]) == "LogSoftmax":
             same = past_edge(logarithm[0].next_functions[0]) == scores
         else:
-            same = operation_of(logarithm[0]) == "Log" and power_of(logarithm[0].next_functions[0]).base == share
+            same = (
+                operation_of(logarithm[0]) == "Log" and power_of(logarithm[0].next_functions[0]).base == share
+            )
         if same:
             return scores
     return None

@@ -5,6 +5,7 @@ batch.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -50,13 +51,18 @@ def _spreads(edge: Edge, inner: list[Edge]) -> bool:
 
 
 def _sums(edge: Edge, samples: int) -> Iterable[Edge]:
-    """Yields what a number sums up over as many samples."""
-    queue = [edge]
+    """Yields what a number sums up over as many samples, at once or one after the other, as Python's `sum` does."""
+    queue, taken = [edge], Counter[Edge]()
     for count, one in enumerate(queue):  # grows during the loop
-        if count >= _NODES:
+        if count >= _NODES + 4 * samples or count >= _WALK:
             return
         one, _ = scaled(one)
         name, inner = operation_of(one[0]), inner_of(one[0])
+        if name in ("Unbind", "Select"):
+            source = past_edge(inner[0])
+            taken[source] += 1
+            if taken[source] == samples and shape_of(source)[:1] == (samples,):
+                yield source
         if name == "Sum" and math.prod(shape_of(one)) == 1:
             summed = past_edge(inner[0])
             sizes = shape_of(summed)

@@ -1,5 +1,6 @@
-"""Finds what is wrong with the clipped objective of PPO: the smaller of two means in the place of the mean of the smaller,
-the larger in the place of the smaller, differences of logarithms in the place of their exponential, a clip of something else.
+"""Finds what is wrong with the clipped objective of PPO: the smaller of two means in the place of the mean of the
+smaller, the larger in the place of the smaller, differences of logarithms in the place of their exponential, a clip of
+something else.
 
 A bounded walk before the graph is freed. Tensors are read as memory; nothing is computed with torch.
 """
@@ -67,26 +68,32 @@ def _of(part: Part) -> str | None:
 def _both(edge: Edge) -> _Both | None:
     name, node = operation_of(edge[0]), edge[0]
     if name in ("Minimum", "Maximum") and len(inner_of(node)) == 2:
-        return _Both(*inner_of(node), name == "Minimum")
+        one, other = inner_of(node)
+        return _Both(one, other, name == "Minimum")
     if name in ("Min", "Max", "Amin", "Amax") and inner_of(node):
         stack = past_edge(inner_of(node)[0])
         if operation_of(stack[0]) == "Stack" and len(inner_of(stack[0])) == 2:
-            return _Both(*inner_of(stack[0]), name in ("Min", "Amin"))
+            one, other = inner_of(stack[0])
+            return _Both(one, other, name in ("Min", "Amin"))
     return None
 
 
 def _unreduced(edge: Edge) -> Edge:
     """Returns what is averaged. A factor before the mean is one of the objective's scale."""
     inner, _ = scaled(edge)
-    return inner[0].next_functions[0]
+    return inner_of(inner[0])[0]
 
 
 def _of_pair(plain: Edge, clipped: Edge, sign: float, smaller: bool) -> str | None:
     clamp = _clamp(past_edge(clipped))
     for one in _products(plain):
         if clamp is not None:  # with nothing that multiplies the clip
-            product = next((p for p in _products(clamp[0]) if _alike(p.factor, one.factor) and _ratio(one)), None)
-            if _around(*clamp[1:], 1.0) and (product is not None or (_alike(clamp[0], one.factor) and _ratio(one))):
+            product = next(
+                (p for p in _products(clamp[0]) if _alike(p.factor, one.factor) and _ratio(one)), None
+            )
+            if _around(*clamp[1:], 1.0) and (
+                product is not None or (_alike(clamp[0], one.factor) and _ratio(one))
+            ):
                 return "gain_clipped" if product is not None else "clip_without_gain"
         for other in _products(clipped):
             if one.sign != other.sign:
@@ -194,7 +201,9 @@ def _is_logarithm(edge: Edge) -> bool:
         if operation_of(edge[0]) in ("LogSoftmax", "Log"):
             return True
         inner = inner_of(edge[0])
-        if operation_of(edge[0]) == "Sub" and any(operation_of(past_edge(i)[0]) == "Logsumexp" for i in inner):
+        if operation_of(edge[0]) == "Sub" and any(
+            operation_of(past_edge(i)[0]) == "Logsumexp" for i in inner
+        ):
             return True
         if operation_of(edge[0]) not in _CHOICES or not inner:
             return False

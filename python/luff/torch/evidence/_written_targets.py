@@ -1,5 +1,5 @@
-"""Targets of losses that a script writes itself where they are shares of classes, or numbers from 0 to 1: smoothed labels,
-answers of a teacher, and cross entropies of two classes in the forms that need no logarithm of a sigmoid.
+"""Targets of losses that a script writes itself where they are shares of classes, or numbers from 0 to 1: smoothed
+labels, answers of a teacher, and cross entropies of two classes in the forms that need no logarithm of a sigmoid.
 
 The graph has saved what is needed. Tensors are read as memory, and nothing is computed with torch.
 """
@@ -30,7 +30,7 @@ _LOGARITHMS = ("Log", "Log1P", "Softplus")
 
 
 def shares_of(node: Any, weights: Array) -> tuple[str, Pair] | None:
-    """Returns a loss with shares for targets: ids where they are smoothed labels, each the same numbers in other places.
+    """Returns a loss with shares for targets: ids where they are smoothed labels, the same numbers in other places.
 
     `weights`: what the logarithms are multiplied by. Rows of zeros do not count.
     """
@@ -75,8 +75,8 @@ def _is_smoothed(rows: Array) -> bool:
 
 
 def rows_of_both(chosen: Array, weights: Array) -> Array | None:
-    """Returns the weights of rows that a mask chooses, unless they are rows of zeros and a one: the mask may then be one
-    of rewards.
+    """Returns the weights of rows that a mask chooses, unless they are rows of zeros and a one: the mask may then be
+    one of rewards.
     """
     if weights.ndim < 2 or weights.shape[:-1] != chosen.shape or not ((chosen == 0) | (chosen == 1)).all():
         return None
@@ -132,9 +132,15 @@ def half_of_logits(node: Any, weights: Array | None, weight: float) -> Half | No
     """Returns a part of ``softplus(z) - z * y`` or of ``max(z, 0) - z * y + log(1 + exp(-abs(z)))``."""
     name = operation_of(node)
     if weights is not None:
-        if name == "Softplus" and weight > 0 and node._saved_beta == 1:  # y * softplus(-z), (1 - y) * softplus(z)
+        if (
+            name == "Softplus" and weight > 0 and node._saved_beta == 1
+        ):  # y * softplus(-z), (1 - y) * softplus(z)
             values = _values(node._saved_self)
-            return None if values is None or values.shape != weights.shape else Half("LogSigmoid", -values, weights)
+            return (
+                None
+                if values is None or values.shape != weights.shape
+                else Half("LogSigmoid", -values, weights)
+            )
         if weight < 0 and weights.size and weights.min() >= 0 and weights.max() <= 1:
             return Half("Product", weights, weights, (node, 0), scale=-weight)
         return None
@@ -175,7 +181,10 @@ def joined_logits(halves: list[Half]) -> tuple[str, Pair] | None:
         for product in products:
             if not math.isclose(product.scale, half.scale, rel_tol=1e-4):
                 continue
-            if past(product.source[0]) is not past(half.source[0]) or product.values.shape != half.values.shape:
+            if (
+                past(product.source[0]) is not past(half.source[0])
+                or product.values.shape != half.values.shape
+            ):
                 continue
             if half.name == "OfAbs" and not any(
                 one.name == "Positive" and past(one.source[0]) is past(half.source[0]) for one in halves
