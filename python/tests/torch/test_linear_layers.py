@@ -132,3 +132,104 @@ def test_the_hook_tells_once(watched) -> None:
     events = [event for event in session.json_events if event["kind"] == "linear_layers"]
     assert [event["pairs"] for event in events] == [[["Sequential_0.weight", "Sequential_1.weight"]]]
     assert events[0]["linear"]
+
+
+def chain(model: nn.Module, *shape: int, forward: Any = lambda model, x: model(x)) -> list[str]:
+    found = LinearLayers()
+    for _ in range(2):
+        look(found, model, forward(model, torch.randn(*(shape or (5, 6)))))
+    events = [event for event in found.waiting if event["kind"] == "softmax_layers"]
+    return [name.split("_", 1)[1].removesuffix(".weight") for event in events for name in event["layers"]]
+
+
+def test_a_softmax_in_the_place_of_each_activation_is_told() -> None:
+    layers = [nn.Linear(6, 8), nn.Softmax(dim=1), nn.Linear(8, 9), nn.Softmax(dim=-1), nn.Linear(9, 3)]
+    assert chain(nn.Sequential(*layers)) == ["0", "2", "4"]
+    assert chain(nn.Sequential(*layers[:2], nn.Dropout(0.2), *layers[2:], nn.Sigmoid())) == ["0", "3", "5"]
+    assert chain(nn.Sequential(nn.Linear(6, 6), nn.Softmax(-1), *layers), 4, 7, 6) == []  # over the places
+    tokens = [nn.Linear(6, 8), nn.Softmax(dim=-1), nn.Linear(8, 9), nn.Softmax(dim=-1), nn.Linear(9, 3)]
+    assert chain(nn.Sequential(*tokens), 4, 7, 6) == ["0", "2", "4"]
+
+
+class Heads(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(6, 8), nn.Softmax(1), nn.Linear(8, 8), nn.Softmax(1))
+        self.low, self.high = nn.Linear(8, 1), nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.body(x)
+        return torch.cat([self.low(x), self.high(x)], 1)
+
+
+def test_a_softmax_before_several_heads_is_told() -> None:
+    assert chain(Heads()) == ["body.0", "body.2", "low"]
+
+
+class Markov(nn.Module):
+    """A distribution that moves from step to step, as of a hidden Markov model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.start, self.move, self.out = nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        state = self.start(x).softmax(-1)
+        for _ in range(3):
+            state = self.move(state).softmax(-1)
+        return self.out(state)
+
+
+class Gated(nn.Module):
+    """A gate of experts, and another of the mixture."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.second = nn.Linear(6, 8), nn.Linear(8, 8)
+        self.experts, self.out = nn.Linear(6, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights = self.gate(x).softmax(-1)
+        mixed = weights * self.experts(x)
+        return self.out(self.second(mixed).softmax(-1) * mixed)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        nn.Sequential(
+            nn.Linear(6, 8), nn.Softmax(1), nn.Linear(8, 3)
+        ),  # shares of topics, or a single mistake
+        nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.Softmax(1), nn.Linear(8, 3)),
+        nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.Sigmoid(), nn.Linear(8, 3)),
+        Markov(),
+        Gated(),
+    ],
+)
+def test_a_single_softmax_a_recurrence_and_gates_are_not_told(model: nn.Module) -> None:
+    assert chain(model) == []
+
+
+class Mixer(nn.Module):
+    """Layers over places: their input lies otherwise in memory."""
+
+    def __init__(self, between: nn.Module) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(7, 14), between, nn.Linear(14, 7))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.net(x.transpose(1, 2)).transpose(1, 2)
+
+
+def test_layers_over_exchanged_axes_and_under_autocast_are_told() -> None:
+    assert told(Mixer(nn.Identity()), 4, 7, 6) == ([("net.0", "net.2")], True)
+    assert told(Mixer(nn.GELU()), 4, 7, 6) is None
+
+    def cast(model: Any, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return model(x).float()
+
+    assert told(Mixer(nn.Identity()), 4, 7, 6, forward=cast) == ([("net.0", "net.2")], True)
+    assert told(Mixer(nn.GELU()), 4, 7, 6, forward=cast) is None
+    model = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
+    assert told(model, forward=cast) == ([("0", "1")], False)

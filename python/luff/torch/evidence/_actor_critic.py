@@ -17,6 +17,7 @@ __all__ = ["gains_move"]
 _WALK = 4096  # nodes of a gain
 _DEPTH = 24  # nodes between a product and the choice of an action, and behind it
 _SMALLER = frozenset(("Minimum", "Maximum", "Where"))  # PPO takes the smaller of two products
+_REDUCES = frozenset(("Mean", "Sum", "Neg"))
 _ERRORS = frozenset(("MseLoss", "SmoothL1Loss", "HuberLoss"))
 _DIFFERS = frozenset(("Sub", "Add"))
 _JOINS = frozenset(("Stack", "Cat"))
@@ -90,6 +91,8 @@ def _fitted(node: Any) -> list[Any]:
 
 def _products(node: Any) -> Iterator[Any]:
     for one in _children(node) if operation_of(node) in _SMALLER else [node]:
+        while operation_of(one) in _REDUCES and _children(one):  # the smaller of two means
+            one = _children(one)[0]
         if operation_of(one) == "Mul":
             yield one
 

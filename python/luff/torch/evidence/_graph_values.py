@@ -23,7 +23,7 @@ from luff.torch.evidence._linear_layers import LinearLayers
 from luff.torch.evidence._shared_norms import SharedNorms
 from luff.torch.evidence._single_softmax import SingleSoftmax
 
-__all__ = ["GraphValues", "attention_of", "code_of", "multiplies_values", "users_of"]
+__all__ = ["GraphValues", "attention_of", "code_of", "is_noise", "multiplies_values", "users_of"]
 
 _MAX_NODES = 8192
 _MAX_MAPS = 16
@@ -266,7 +266,7 @@ def code_of(node: Any, users: dict[int, list[Any]]) -> dict[str, Any] | None:
             continue
         noise = array_of(noisy._saved_other if second is None else noisy._saved_self)
         std = _std_of(first if second is None else second)
-        if std is None or noise is None or std.shape != noise.shape or not _is_noise(noise):
+        if std is None or noise is None or std.shape != noise.shape or not is_noise(noise):
             continue
         centre = _mean_of(node, mean, users, std, noise)
         if centre is None or centre.shape != std.shape:
@@ -286,7 +286,7 @@ def code_of(node: Any, users: dict[int, list[Any]]) -> dict[str, Any] | None:
     return None
 
 
-def _is_noise(noise: Array) -> bool:
+def is_noise(noise: Array) -> bool:
     """Whether the values look like samples of N(0, 1)."""
     values = noise.reshape(-1)[:4096]
     if noise.ndim < 2 or values.size < 32:

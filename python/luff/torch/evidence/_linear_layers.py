@@ -1,4 +1,6 @@
-"""Finds linear layers that follow each other with nothing between them, in the graph of a backward pass."""
+"""Finds linear layers that follow each other with nothing between them, or a softmax in the place of each activation,
+in the graph of a backward pass.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +19,7 @@ __all__ = ["LinearLayers"]
 
 _MOST = 16  # events of a run, and pairs of an event
 _BETWEEN = 8  # nodes between two layers
+_PAIR = 2  # layers
 _MASK = 1 << 16  # elements of a dropout's mask that are read
 _LEAF = "torch::autograd::AccumulateGrad"
 #: Operations between two layers that leave them one linear function; moves of axes would change which one.
@@ -49,6 +52,8 @@ class LinearLayers(WaitingEvents):
         self._linear = True
         self._told: list[list[str]] = []
         self._events = 0
+        self._softmaxes: dict[str, str | None] = {}  # first layer -> second, with a softmax between
+        self._chain: list[str] = []
 
     def look(self, nodes: list[Any], users: dict[int, list[Any]], names: Names) -> None:
         """Called with all nodes behind the roots of a backward pass, and the users of each by id."""
@@ -65,6 +70,7 @@ class LinearLayers(WaitingEvents):
             following = None if second is None else names.parameter(second.weight)
             if following == first or self._pairs.setdefault(first, following) != following:
                 self._pairs[first] = None
+        self._look_for_softmaxes(layers, users, names)
         behind = nodes_behind([layer.node for layer in layers.values()], len(nodes))
         self._linear = self._linear and all(map(_is_linear, behind))
         pairs = sorted([first, second] for first, second in self._pairs.items() if second is not None)[:_MOST]
@@ -73,6 +79,34 @@ class LinearLayers(WaitingEvents):
             self._told = told
             self._events += 1
             self.waiting.append({"kind": "linear_layers", "pairs": pairs, "linear": self._linear})
+
+    def _look_for_softmaxes(
+        self, layers: dict[int, _Layer], users: dict[int, list[Any]], names: Names
+    ) -> None:
+        """Tells of the longest chain of different layers with a softmax between each two, if there are two of these."""
+        for layer in layers.values():
+            first = names.parameter(layer.weight)
+            if first is None or self._softmaxes.get(first, "") is None:
+                continue
+            second = _second(layer, layers, users, softmaxes=1)
+            following = None if second is None else names.parameter(second.weight)
+            if self._softmaxes.setdefault(first, following) != following:
+                self._softmaxes[first] = None
+        chain = max((_chain(first, self._softmaxes) for first in self._softmaxes), key=len, default=[])
+        told = chain[:_MOST] if len(chain) > _PAIR else []
+        if told != self._chain:
+            self._chain = told
+            self._events += 1
+            self.waiting.append({"kind": "softmax_layers", "layers": told})
+
+
+def _chain(first: str, followed: dict[str, str | None]) -> list[str]:
+    chain = [first]
+    while (following := followed.get(chain[-1])) is not None:
+        if following in chain:
+            return []  # a recurrence
+        chain.append(following)
+    return chain
 
 
 def _layers(nodes: Iterable[Any]) -> dict[int, _Layer]:
@@ -84,35 +118,62 @@ def _layers(nodes: Iterable[Any]) -> dict[int, _Layer]:
             continue
         following = [child for child, _ in node.next_functions]
         data, weight = following[-2:]
-        if operation_of(weight) == "T" and operation_of(weight.next_functions[0][0]) == _LEAF:
-            found[id(node)] = _Layer(node, weight.next_functions[0][0].variable, data)
+        if operation_of(weight) == "T" and (leaf := _leaf(weight.next_functions[0][0])) is not None:
+            found[id(node)] = _Layer(node, leaf.variable, data)
     return found
 
 
-def _second(first: _Layer, layers: dict[int, _Layer], users: dict[int, list[Any]]) -> _Layer | None:
+def _leaf(node: Any) -> Any:
+    """Returns the node of a parameter, also of one that was cast, as under autocast."""
+    if operation_of(node) == "ToCopy":
+        node = node.next_functions[0][0]
+    return node if operation_of(node) == _LEAF else None
+
+
+def _second(
+    first: _Layer, layers: dict[int, _Layer], users: dict[int, list[Any]], softmaxes: int = 0
+) -> _Layer | None:
     """Returns the layer that alone gets what another gives; None if there is none, or attention made what goes into
-    the first, whose projection it is then.
+    the first, whose projection it is then. `softmaxes`: how many softmaxes along the last axis lie between; several
+    layers may get the last one.
     """
     if _is_of_attention(first.data):
         return None
-    node = first.node
+    node, asked = first.node, softmaxes
     for _ in range(_BETWEEN):
         using = users.get(id(node), ())
+        after = asked and not softmaxes and len(using) > 1
+        heads = [head for user in using if (head := layers.get(id(user))) is not None and head.data is node]
+        if after and len(heads) == len(using):
+            return min(heads, key=lambda head: head.node._sequence_nr())  # that was computed first
         if len(using) != 1:
             return None
         (user,) = using
         second = layers.get(id(user))
         if second is not None:
-            return second if second.data is node else None
-        if not _is_passing(user):
+            return second if second.data is node and not softmaxes else None
+        if softmaxes and operation_of(user) == "Softmax" and _is_over_last(user):
+            softmaxes -= 1
+        elif not _is_passing(user):
             return None
         node = user
     return None
 
 
+def _is_over_last(node: Any) -> bool:
+    rank, axis = len(node._input_metadata[0].shape), int(node._saved_dim)
+    return rank > 1 and axis - (1 << 64 if axis >> 63 and axis > 0 else 0) in (-1, rank - 1)
+
+
 def _is_passing(node: Any) -> bool:
     name = operation_of(node)
-    return name in _PASSING or (name == "Mul" and _is_dropout(node))
+    return name in _PASSING or (name == "Mul" and _is_dropout(node)) or (name == "Add" and _adds_bias(node))
+
+
+def _adds_bias(node: Any) -> bool:
+    """Whether a sum adds the bias of a layer whose input lies otherwise in memory."""
+    leaves = [leaf for child, _ in node.next_functions if (leaf := _leaf(child)) is not None]
+    return len(leaves) == 1 and leaves[0].variable.dim() == 1
 
 
 def _is_dropout(node: Any) -> bool:

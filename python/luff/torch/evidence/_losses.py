@@ -21,6 +21,7 @@ from luff.torch.capture._graphs import nodes_behind, nodes_of
 from luff.torch.capture._memory import DTYPE_CODES, float_bits, read_scalar
 from luff.torch.capture._modules import tensors_in
 from luff.torch.evidence import _loss_graph
+from luff.torch.evidence._formula_parts import FormulaParts
 from luff.torch.evidence._graphless_terms import GraphlessTerms
 from luff.torch.evidence._kept_graphs import KeptGraphs
 from luff.torch.evidence._loss_arguments import LossArguments
@@ -29,6 +30,7 @@ from luff.torch.evidence._loss_inputs import LossInputs
 from luff.torch.evidence._loss_pairs import LossPairs
 from luff.torch.evidence._loss_rows import LossRows
 from luff.torch.evidence._nonfinite import NonFinite
+from luff.torch.evidence._same_views import SameViews
 from luff.torch.evidence._samples import Samples, of_loss
 from luff.torch.evidence._step import FunctionLoss, Step, StepContext, UsedLosses
 from luff.torch.evidence._written_losses import WrittenLosses
@@ -73,6 +75,8 @@ class Losses:
         self.rows = LossRows()
         self.arguments = LossArguments()
         self.formula = LossFormula()
+        self._formula_parts = FormulaParts(self.formula.waiting)
+        self._views = SameViews(self.formula.waiting)
         self.pairs = LossPairs()
         self.terms = GraphlessTerms()
         self.kept_graphs = KeptGraphs()
@@ -356,6 +360,8 @@ class Losses:
         if not isinstance(root, torch.Tensor) or root.numel() != 1:
             return
         self._weights(step, root)
+        if step.samples and len(results := self._written.results(step)) > 1 and not self._context.saved_hooks:
+            self._views.root(root, results)
         if len(step.loss_nodes) >= _SEVERAL:
             self._used(step, root)
         if step.loss_outputs and any(reference() is root for reference in step.loss_outputs):
@@ -437,6 +443,8 @@ class Losses:
             self.pairs.root(root)
             if self._direction() > 0:
                 self.formula.root(root)
+                living = self._context.recorder.living() if self._context.recorder is not None else ()
+                self._formula_parts.root(root, [optimizer for _, optimizer in living])
 
     def _used(self, step: Step, root: Any) -> None:
         """Notes which of a step's losses a root sums up. Not known where it sums up anything else."""

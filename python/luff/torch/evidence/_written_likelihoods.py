@@ -18,7 +18,7 @@ from luff.torch.capture._graphs import operation_of
 from luff.torch.capture._memory import Array, array_of, copy_of_rows, is_readable
 from luff.torch.evidence._loss_terms import axis_of, is_binary, is_hot, past, read
 
-__all__ = ["Half", "Pair", "half_of", "joined", "likelihood_of"]
+__all__ = ["Half", "Pair", "half_of", "joined", "likelihood_of", "logs_of", "pair_of"]
 
 _ELEMENTS = 1 << 20  # of probabilities that are read
 _SUM = 1e-2  # probabilities to which a small number was added may sum to this much more or less than 1
@@ -43,11 +43,12 @@ class Pair:
 class Half:
     """A part of a loss that is a likelihood only together with another one."""
 
-    name: str  # "Log", "LogSigmoid", "Logsumexp" or "Gather"
+    name: str  # "Log", "LogSigmoid", "Logsumexp", "Gather", or as in _written_targets.py
     values: Array  # what it is taken of; of a choice its classes
     weights: Array | None = None
     source: Any = None  # the node that made the scores, and which of its results they are
     shape: tuple[int, ...] = ()
+    scale: float = 0.0  # with which it enters the loss, of parts that must have the same
 
 
 def likelihood_of(node: Any, weights: Array | None) -> Pair | None:
@@ -57,19 +58,19 @@ def likelihood_of(node: Any, weights: Array | None) -> Pair | None:
     """
     name = operation_of(node)
     if weights is not None:
-        logs = _logs(node) if is_binary(weights) and is_hot(weights) else None
+        logs = logs_of(node) if is_binary(weights) and is_hot(weights) else None
         if logs is None or logs[2].shape != weights.shape:
             return None
-        return _pair(*logs, weights.argmax(-1))
+        return pair_of(*logs, weights.argmax(-1))
     if name in _CHOICES:
-        logs = _logs(node.next_functions[0][0])
-        return None if logs is None else _pair(*logs, _classes(node, name, logs[1]))
+        logs = logs_of(node.next_functions[0][0])
+        return None if logs is None else pair_of(*logs, _classes(node, name, logs[1]))
     inner = past(node.next_functions[0][0]) if name == "Log" else None
     inner = _past_epsilon(inner)
     if operation_of(inner) not in _CHOICES:
         return None
     logs = _logs_of_probabilities(_probabilities(past(inner.next_functions[0][0])))
-    return None if logs is None else _pair(*logs, _classes(inner, operation_of(inner), logs[1]))
+    return None if logs is None else pair_of(*logs, _classes(inner, operation_of(inner), logs[1]))
 
 
 def half_of(node: Any, weights: Array | None, weight: float) -> Half | None:
@@ -110,7 +111,7 @@ def joined(halves: list[Half], parts: int) -> tuple[str, Pair] | None:
                 and parts == 2
             ):
                 scores, chosen = (one, other) if one.name == "Logsumexp" else (other, one)
-                pair = _pair(None, scores.shape, scores.values, chosen.values, normalised=False)
+                pair = pair_of(None, scores.shape, scores.values, chosen.values, normalised=False)
                 found = None if pair is None else ("CrossEntropyLoss", pair)
             else:
                 found = None
@@ -150,7 +151,7 @@ def _binary(one: Half, other: Half) -> tuple[str, Pair] | None:
     return kind, Pair(torch.float32, given.shape, given[:rows], torch.float32, given.shape, kept, value)
 
 
-def _logs(node: Any) -> tuple[Any, tuple[int, ...], Array] | None:
+def logs_of(node: Any) -> tuple[Any, tuple[int, ...], Array] | None:
     """Returns log-probabilities of classes along the last axis: their tensor if there is one, shape and values."""
     node = past(node)
     name = operation_of(node)
@@ -212,17 +213,18 @@ def _classes(node: Any, name: str, shape: tuple[int, ...]) -> Array | None:
     return None if classes.min() < 0 or classes.max() >= shape[-1] else classes.astype(np.int64)
 
 
-def _pair(
+def pair_of(
     tensor: Any, shape: tuple[int, ...], scores: Array, classes: Array | None, normalised: bool = True
 ) -> Pair | None:
-    """Returns scores and classes, and the mean of the cross entropy."""
-    if classes is None:
+    """Returns scores and classes, and the mean of the cross entropy of those that count: ids below 0 do not."""
+    if classes is None or not (classes >= 0).any():
         return None
     values = scores.astype(np.float64) if not normalised else scores
     if not normalised:
         top = values.max(axis=-1, keepdims=True)
         values = values - top - np.log(np.exp(values - top).sum(axis=-1, keepdims=True))
-    value = -float(np.take_along_axis(values, classes[..., None], -1).mean(dtype=np.float64))
+    chosen = np.take_along_axis(values, np.maximum(classes, 0)[..., None], -1)[..., 0]
+    value = -float(chosen[classes >= 0].mean(dtype=np.float64))
     dtype = torch.float32 if tensor is None else tensor.dtype
     size = scores.size * 4 if tensor is None else tensor.nbytes
     rows = rows_that_fit(shape, size)

@@ -26,6 +26,13 @@ from luff.torch.evidence._loss_graph import constant_factor, is_square, parts
 from luff.torch.evidence._loss_terms import MOVES, axis_of, constant_of, read
 from luff.torch.evidence._step import Step, StepContext
 from luff.torch.evidence._written_likelihoods import Half, Pair, half_of, joined, likelihood_of
+from luff.torch.evidence._written_targets import (
+    focal_of,
+    half_of_logits,
+    joined_logits,
+    rows_of_both,
+    shares_of,
+)
 
 __all__ = ["WrittenLosses"]
 
@@ -67,6 +74,7 @@ class _Part:
 
     node: Any
     weights: Array | None = None  # that have no gradient
+    factor: float = 1.0  # of one number
 
 
 class WrittenLosses:
@@ -103,6 +111,10 @@ class WrittenLosses:
             if words is not None and words.size:
                 edge = _edge(tensor.grad_fn, tensor.output_nr)
                 self._outputs.append(_Output(edge, tensor.dtype, tuple(tensor.shape), words))
+
+    def results(self, step: Step) -> list[_Output]:
+        """Returns the copies of what the step's models have returned so far."""
+        return self._outputs if self._step is not None and self._step() is step else []
 
     def unreduced(self, step: Step, kind: str, call: int, values: Any) -> None:
         """Called when a loss has returned a value with a gradient for each sample."""
@@ -156,7 +168,7 @@ class WrittenLosses:
                     ValueError,
                 ):  # changed in place since, or freed
                     continue
-            if (whole := joined(halves, len(summed))) is not None:
+            if (whole := joined(halves, len(summed)) or joined_logits(halves)) is not None:
                 found |= self._call(step, *whole)
         self._misses = 0 if found else self._misses + 1
 
@@ -188,7 +200,7 @@ class WrittenLosses:
         self, step: Step, part: _Part, weight: float, outputs: list[_Output], halves: list[Half]
     ) -> bool:
         """Records a part of a root if it is a loss with targets, and keeps half of one. Whether it is."""
-        name = operation_of(part.node)
+        name, weight = operation_of(part.node), weight * part.factor
         if name in _LIKELIHOODS:
             weights = part.weights
             if weights is not None and (weights <= 0).all():
@@ -196,12 +208,19 @@ class WrittenLosses:
             pair = likelihood_of(part.node, weights) if weight < 0 else None
             if pair is not None:
                 return self._call(step, "NLLLoss", pair)
-            half = half_of(part.node, weights, weight)
+            if weight < 0 and weights is not None and (shares := shares_of(part.node, weights)) is not None:
+                return self._call(step, *shares)
+            half = half_of(part.node, weights, weight) or half_of_logits(part.node, weights, weight)
             if half is not None:
                 halves.append(half)
             return False
+        if name == "Mul" and not is_square(part.node):
+            pair = focal_of(part.node, weight)
+            return pair is not None and self._call(step, "NLLLoss", pair)
         squared = is_square(part.node) or _is_root_of_squares(part.node, name)
         kind = "MSELoss" if squared else "L1Loss" if name == "Abs" else ""
+        if not kind and (half := half_of_logits(part.node, part.weights, weight)) is not None:
+            halves.append(half)
         if not kind or (part.weights is not None and not (part.weights > 0).all()):
             return False
         if kind in step.sampled_losses and kind == "L1Loss":
@@ -282,13 +301,16 @@ def _behind(node: Any, called: set[int], unreduced: dict[int, _Unreduced]) -> _P
             part.node = following[0][0]
             continue
         factor = constant_factor(node, name == "Div") if name in ("Mul", "Div") else None
-        if factor is not None and factor > 0:
-            part.node = following[0][0]
+        factor = -1.0 if name == "Neg" else factor
+        if factor is not None:
+            part.node, part.factor = following[0][0], part.factor * factor
             continue
         weights, inner = _weights(node, name)
         if inner is None:
             return part
-        if weights is None or part.weights is not None:
+        if weights is not None and part.weights is not None:
+            weights = rows_of_both(part.weights, weights)
+        if weights is None:
             return None
         part.weights, part.node = weights, inner
     return None

@@ -5,6 +5,7 @@
 
 #include "base/format.h"
 #include "rules/facts/common_needs.h"
+#include "rules/facts/json_event.h"
 #include "rules/facts/loss_call.h"
 #include "rules/facts/sample.h"
 #include "rules/kit/kept_rule.h"
@@ -97,6 +98,7 @@ class ContrastivePairs final : public KeptRule {
 
   void OnStep(const StepView& view, Sink& sink) override {
     if (view.rows.info.mode != query::Mode::kTrain) return;
+    TellCompared(view, sink);
     for (const LossCall& call : LossReader::Read(view)) {
       const bool distances = call.kind == "TripletMarginLoss" || call.kind == "TripletMarginWithDistanceLoss";
       if (!distances && FormulaOfKind(call.kind) != Formula::kCrossEntropy &&
@@ -107,7 +109,10 @@ class ContrastivePairs final : public KeptRule {
     }
   }
 
-  void VisitFields(Fields& io) override { io("kinds", kinds_, LossReader::kMaxKinds); }
+  void VisitFields(Fields& io) override {
+    io("kinds", kinds_, LossReader::kMaxKinds);
+    io("compared", compared_);
+  }
 
  private:
   struct Kind {
@@ -118,6 +123,40 @@ class ContrastivePairs final : public KeptRule {
       io("since", since);
     }
   };
+
+  // Whatever the loss is: the hook has seen two results of a model that are equal in every bit, and where the
+  // loss's graph compares them.
+  void TellCompared(const StepView& view, Sink& sink) {
+    constexpr std::size_t kMaxName = 64;
+    for (const auto& event : view.index.json_events("same_view")) {
+      const auto compared = event->find("compared");
+      if (compared == event->end() || !compared->is_string()) continue;
+      const auto& name = compared->get_ref<const std::string&>();
+      if (name.size() > kMaxName || name.empty() != compared_) continue;
+      if (compared_) {
+        sink.Heal("same_view", kCompared, view.rows.info.mode_step);
+        compared_ = false;
+        continue;
+      }
+      compared_ = true;
+      Finding finding = FindingAt(kName, "same_view", view, TensorAt{format::kNoId});
+      finding.severity = Severity::kWarn;
+      finding.tensor = kCompared;
+      finding.what = "the loss compares two results of the model that are one and the same";
+      finding.why = fmt::format(
+          "the model has returned the same numbers twice, in every bit and every row, and an operation of the "
+          "loss ({}) compares the two: a difference is 0 and a cosine is 1 whatever the model is, and nothing "
+          "is learnt about what belongs together",
+          name);
+      finding.remedy =
+          "give the second call the other view, or the other sample: model(view_1), model(view_2)";
+      finding.causes = {"one view, or the anchor itself, that is used twice",
+                        "an augmentation that was drawn once, or with one seed for both views",
+                        "a teacher that is the student"};
+      finding.threshold = "8 steps in a row that were looked at (Luff)";
+      sink.Report(std::move(finding));
+    }
+  }
 
   void Take(const StepView& view, const LossCall& call, Pairs pairs, bool distances, Sink& sink) {
     if (pairs == Pairs::kNone) return;
@@ -165,14 +204,17 @@ class ContrastivePairs final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
+  static constexpr const char* kCompared = "loss";
   const Limits limits_;
   std::map<std::string, Kind> kinds_;  // by key of the call
+  bool compared_ = false;              // what the hook has seen was told, and stands
 };
 
 }  // namespace
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<ContrastivePairs>(kName, kParams);
+  spec.version = 2;  // 2: what the hook sees
   spec.summary =
       "pairs of a contrastive loss that are one view twice, or samples that are their own negatives";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };

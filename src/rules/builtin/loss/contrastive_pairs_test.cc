@@ -1,6 +1,7 @@
 #include <cmath>
 #include <functional>
 #include <random>
+#include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -141,6 +142,29 @@ TEST(ContrastivePairs, ThePositiveThatIsTheAnchor_IsTold) {
   ASSERT_EQ(findings.size(), 1U);
   EXPECT_EQ(findings[0].cause, "same_view");
   EXPECT_TRUE(Triplets(0.1).empty());
+}
+
+TEST(ContrastivePairs, ResultsThatALossCompares_AreToldOnceAndTakenBack) {
+  const auto told = [](const std::vector<std::string>& events) {
+    FakeTrial trial;
+    for (std::size_t step = 0; step < 12; ++step) {
+      trial.Step().Loss(2);
+      if (step < events.size()) trial.EventJson(events[step]);
+    }
+    return testing::FindingsOf(trial, "ContrastivePairs", ParameterSet::kLuff);
+  };
+  const std::string same = R"({"kind": "same_view", "compared": "Sub"})";
+  const std::string over = R"({"kind": "same_view", "compared": ""})";
+  auto findings = told({over, same, same});
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "same_view");
+  EXPECT_EQ(findings[0].step, 1);
+  EXPECT_EQ(findings[0].severity, Severity::kWarn);
+  EXPECT_FALSE(findings[0].healed);
+  findings = told({same, over});
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_TRUE(findings[0].healed);
+  EXPECT_TRUE(told({R"({"kind": "same_view"})", R"({"kind": "same_view", "compared": 1})"}).empty());
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/format.h"
+#include "rules/builtin/loss/formula_parts.h"
 #include "rules/facts/json_event.h"
 #include "rules/facts/phases.h"
 #include "rules/kit/kept_rule.h"
@@ -173,6 +174,7 @@ class LossFormula final : public KeptRule {
     }
     all_ += updates.empty() ? 0 : 1;
     TellHelped(view, sink);
+    TellParts(view, sink);
     const Fault* fault = Known(fault_);
     // Adversaries, whose optimizers take turns, have losses that fit no target, though one of them may have
     // been trained alone at first.
@@ -209,6 +211,7 @@ class LossFormula final : public KeptRule {
     io("all", all_);
     io("later", later_);
     io("helped", helped_);
+    io("parts", parts_, kParts.size());
   }
 
  private:
@@ -257,6 +260,25 @@ class LossFormula final : public KeptRule {
     }
   }
 
+  // Whatever the other losses and optimizers of the training are: a hook has seen it in several roots.
+  void TellParts(const StepView& view, Sink& sink) {
+    for (const auto& event : view.index.json_events("formula_part")) {
+      const auto fault = event->find("fault");
+      if (fault == event->end() || !fault->is_string()) continue;
+      const FaultyPart* part = PartNamed(fault->get_ref<const std::string&>());
+      if (part == nullptr || !parts_.emplace(part->name).second) continue;
+      Finding finding = FindingAt(kName, std::string(part->name).c_str(), view, TensorAt{format::kNoId});
+      finding.severity = Severity::kWarn;
+      finding.since_step = 0;
+      finding.what = part->what;
+      finding.why = fmt::format("the graph of the backward pass says so: {}", part->why);
+      finding.remedy = part->remedy;
+      finding.causes = {part->cause};
+      finding.threshold = "a fact of the graph, in 3 backward passes (Luff)";
+      sink.Report(std::move(finding));
+    }
+  }
+
   static std::string Or(const std::string& name, const char* other) { return name.empty() ? other : name; }
 
   const Limits limits_;
@@ -267,15 +289,16 @@ class LossFormula final : public KeptRule {
   bool later_ = false;                         // the fault was read behind updates without it
   std::string fault_, told_;
   std::set<std::string> earlier_;  // told of earlier phases
+  std::set<std::string> parts_;    // that were told
 };
 
 }  // namespace
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<LossFormula>(kName, kParams);
-  spec.version = 6;  // 2: "squashed_twice"; 4: phases, "moving_gain", "similarity_minimised"; 5:
+  spec.version = 7;  // 2: "squashed_twice"; 4: phases, "moving_gain", "similarity_minimised"; 5:
                      // "weights_without_effect", "scale_without_cost"; 6: "critic_helped",
-                     // "overlap_of_scores"
+                     // "overlap_of_scores"; 7: parts
   spec.summary = "a loss that a script writes itself, of a formula that cannot be meant";
   return spec;
 }

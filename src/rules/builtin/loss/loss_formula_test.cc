@@ -139,6 +139,31 @@ TEST(LossFormula, AGeneratorThatHelpsItsCritic_IsToldOnce) {
   EXPECT_EQ(told(R"({"kind": "critic_helped", "critic": "", "generator": ""})").size(), 1U);
 }
 
+// A fact of a part stands whatever else is trained: by adversaries, with other losses, before other phases.
+TEST(LossFormula, APart_IsToldAtOnceAndOnce) {
+  for (const char* fault :
+       {"deviation_unlike", "category_divergence_maximised", "means_compared", "surrogate_upside_down",
+        "ratio_without_exp", "gain_clipped", "clip_without_gain", "clip_around_zero", "values_smaller",
+        "signed_error", "summed_and_spread"}) {
+    FakeTrial trial;
+    for (int step = 0; step < 40; ++step) {
+      trial.Step().Loss(2).Event(EventKind::kOptimizerStep, static_cast<std::uint32_t>(step % 2));
+      if (step == 3 || step == 9)
+        trial.EventJson(fmt::format(R"({{"kind": "formula_part", "fault": "{}"}})", fault));
+      if (step == 20) trial.EventJson(Event(""));
+    }
+    const auto findings = testing::FindingsOf(trial, "LossFormula", ParameterSet::kLuff);
+    ASSERT_EQ(findings.size(), 1U) << fault;
+    EXPECT_EQ(findings[0].cause, fault);
+    EXPECT_EQ(findings[0].step, 3);
+    EXPECT_EQ(findings[0].severity, Severity::kWarn);
+    EXPECT_FALSE(findings[0].healed);
+  }
+  EXPECT_TRUE(Told({.event = R"({"kind": "formula_part", "fault": "mean_error"})"}).empty());
+  EXPECT_TRUE(Told({.event = R"({"kind": "formula_part", "fault": 1})"}).empty());
+  EXPECT_TRUE(Told({.event = R"({"kind": "formula_part"})"}).empty());
+}
+
 TEST(LossFormula, UnknownAndMalformedEvents_AreLeftOut) {
   EXPECT_TRUE(Told({.event = Event("")}).empty());
   EXPECT_TRUE(Told({.event = Event("another")}).empty());

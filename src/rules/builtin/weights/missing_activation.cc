@@ -22,6 +22,7 @@ namespace {
 
 constexpr const char* kName = "MissingActivation";
 constexpr std::size_t kMaxPairs = 16;
+constexpr std::int64_t kWide = 8;
 
 struct Limits {
   std::int64_t updates;
@@ -63,6 +64,8 @@ class MissingActivation final : public KeptRule {
     const query::StepInfo& info = view.rows.info;
     if (info.mode != query::Mode::kTrain || info.superseded) return;
     for (const auto& event : view.index.json_events("linear_layers")) Take(*event);
+    for (const auto& event : view.index.json_events("softmax_layers")) TakeChain(*event);
+    TellChain(view, sink);
     if (!told_.empty() && Find(view.memo.Facts(view)).empty()) {
       sink.Heal(linear_told_ ? "linear_model" : "linear_pair", told_, info.mode_step);
       told_.clear();
@@ -80,6 +83,9 @@ class MissingActivation final : public KeptRule {
     io("linear", linear_);
     io("linear_told", linear_told_);
     io("told", told_);
+    io("chain", chain_, kMaxPairs);
+    io("chained", chained_);
+    io("chain_told", chain_told_);
   }
 
  private:
@@ -97,6 +103,59 @@ class MissingActivation final : public KeptRule {
       pairs_[pair[0].get<std::string>()] = pair[1].get<std::string>();
     }
     linear_ = linear != event.end() && linear->is_boolean() && linear->get<bool>();
+  }
+
+  void TakeChain(const nlohmann::json& event) {
+    const auto layers = event.find("layers");
+    if (layers == event.end() || !layers->is_array()) return;
+    chain_.clear();
+    chained_ = 0;
+    for (const auto& layer : *layers) {
+      if (chain_.size() < kMaxPairs && layer.is_string()) chain_.push_back(layer.get<std::string>());
+    }
+  }
+
+  // Two softmaxes or more in the places of activations: one alone may share something out on purpose. A factor
+  // of a product, as of topics and their words, has no bias, and few numbers may be shares of classes.
+  void TellChain(const StepView& view, Sink& sink) {
+    const query::StepInfo& info = view.rows.info;
+    const ModelFacts& facts = view.memo.Facts(view);
+    const bool meant = chain_.size() < 3 || !std::all_of(chain_.begin(), chain_.end(), [&](const auto& name) {
+      const ParameterFacts* layer = facts.Find(name);
+      return layer != nullptr && layer->requires_grad && !layer->optimizer.empty() &&
+             HasBias(facts, *layer, std::string(ParentOf(layer->path))) &&
+             (name == chain_.back() || WidthOf(*layer, facts.keras()).out >= kWide);
+    });
+    if (meant) {
+      if (!chain_told_.empty()) sink.Heal("softmax_between", chain_told_, info.mode_step);
+      chain_told_.clear();
+      return;
+    }
+    if (!chain_told_.empty() || view.index.events(format::EventKind::kOptimizerStep).empty() ||
+        ++chained_ < limits_.updates)
+      return;
+    Finding finding = FindingAt(kName, "softmax_between", view, TensorAt{format::kNoId});
+    finding.since_step = 0;
+    for (const std::string& name : chain_) {
+      const std::string path(ParentOf(facts.Find(name)->path));
+      if (finding.tensor.empty()) {
+        finding.tensor = path;
+      } else {
+        finding.other_tensors.push_back(path);
+      }
+    }
+    chain_told_ = finding.tensor;
+    finding.what = fmt::format("{} linear layers in a row have a softmax for their activation", chain_.size());
+    finding.why =
+        "the graph of the backward pass shows that each gets the softmax of what the one before gives, and "
+        "nothing else does: the numbers between them sum to 1, so that they are small and gain at each "
+        "other's cost, and gradients nearly vanish";
+    finding.remedy = "apply an activation of single numbers between layers (ReLU, GELU, tanh); a softmax "
+                     "belongs behind the last layer, if anywhere";
+    finding.causes = {"torch.nn.Softmax in the place of an activation"};
+    finding.evidence = {{"layers", chain_.size()}, {"updates", chained_}};
+    finding.threshold = fmt::format("a fact of the graph, {} updates (Luff)", limits_.updates);
+    sink.Report(std::move(finding));
   }
 
   // The pairs of which nothing says that they are meant: both are trained layers of the same model, the first
@@ -172,13 +231,17 @@ class MissingActivation final : public KeptRule {
   std::map<std::string, std::string> pairs_;  // weight of a layer -> weight of the one behind it
   bool linear_ = false, linear_told_ = false;
   std::string told_;  // tensor of the finding
+  std::vector<std::string> chain_;  // weights of layers with a softmax between each two
+  std::int64_t chained_ = 0;        // updates with it
+  std::string chain_told_;
 };
 
 }  // namespace
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<MissingActivation>(kName, kParams);
-  spec.summary = "two linear layers in a row with no activation between them";
+  spec.version = 2;  // 2: "softmax_between"
+  spec.summary = "linear layers in a row with no activation between them, or with softmaxes only";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;
 }

@@ -106,5 +106,45 @@ TEST(MissingActivation, MalformedEvents_AreLeftOut) {
   }
 }
 
+// Layers "0", "2", ... of a model, each of 8 numbers or `width`.
+std::vector<Finding> OfSoftmaxes(int layers, int width = 8, bool bias = true, int taken_back = -1) {
+  FakeTrial trial;
+  std::string parameters, chain;
+  for (int i = 0; i < layers; ++i) {
+    const std::string path = std::to_string(2 * i);
+    parameters += (i == 0 ? "" : ", ") + Layer(path, width, width, {});
+    if (bias || i + 1 < layers)
+      parameters += fmt::format(R"(, {{"path": "{0}.bias", "name": "Net_{0}.bias", "shape": [{1}]}})", path, width);
+    chain += fmt::format(R"({}"Net_{}.weight")", i == 0 ? "" : ", ", path);
+  }
+  trial.SetDocument(
+      "model", fmt::format(R"({{"models": [{{"name": "Net", "type": "Net", "modules": [{{"path": "", "type": "Net"}}],
+                           "parameters": [{}]}}], "optimizers": [{{"number": 0, "name": "SGD_0"}}]}})",
+                           parameters));
+  for (int step = 0; step < 24; ++step) {
+    trial.Step().Loss(2).Event(format::EventKind::kOptimizerStep, 0);
+    if (step == 0) trial.EventJson(fmt::format(R"({{"kind": "softmax_layers", "layers": [{}]}})", chain));
+    if (step == taken_back) trial.EventJson(R"({"kind": "softmax_layers", "layers": []})");
+  }
+  return testing::FindingsOf(trial, "MissingActivation", ParameterSet::kLuff);
+}
+
+TEST(MissingActivation, SoftmaxesInThePlacesOfActivations_AreTold) {
+  auto findings = OfSoftmaxes(3);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "softmax_between");
+  EXPECT_EQ(findings[0].tensor, "0");
+  EXPECT_EQ(findings[0].other_tensors, (std::vector<std::string>{"2", "4"}));
+  EXPECT_EQ(findings[0].step, 15);
+  EXPECT_EQ(findings[0].severity, Severity::kWarn);
+  findings = OfSoftmaxes(3, 8, true, 20);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_TRUE(findings[0].healed);
+  EXPECT_TRUE(OfSoftmaxes(2).empty());            // shares of something
+  EXPECT_TRUE(OfSoftmaxes(3, 4).empty());         // of few classes
+  EXPECT_TRUE(OfSoftmaxes(3, 8, false).empty());  // topics and their words
+  EXPECT_TRUE(OfSoftmaxes(3, 8, true, 12).empty());
+}
+
 }  // namespace
 }  // namespace luff::rules::missing_activation_test

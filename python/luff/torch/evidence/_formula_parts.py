@@ -1,0 +1,95 @@
+"""Tells of parts of a loss that cannot be meant, whatever its other parts and the training's other losses are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from luff.torch.capture._graphs import nodes_behind, operation_of
+from luff.torch.evidence._events import WaitingEvents
+from luff.torch.evidence._loss_edges import parts_of
+from luff.torch.evidence._loss_terms import terms_of
+from luff.torch.evidence._sampled_codes import category_divergence_grows, deviation_unlike
+from luff.torch.evidence._summed_terms import is_summed_and_spread
+from luff.torch.evidence._surrogates import fault_of_surrogate
+
+__all__ = ["FormulaParts", "faults_in", "is_signed_error"]
+
+_ROOTS = 3  # that show it before it is told
+_MOST = 8  # faults of a run
+_WALK = 4096  # nodes behind a root among which its parameters are
+_LINEAR = frozenset(("Addmm", "Mm"))
+_LEAF = "torch::autograd::AccumulateGrad"
+
+
+class FormulaParts(WaitingEvents):
+    """Counts the roots whose graph shows such a part. A root without it says nothing: it may be another loss, or one
+    whose weight is 0 as yet.
+    """
+
+    def __init__(self, waiting: list[dict[str, Any]]) -> None:
+        super().__init__()
+        self.waiting = waiting  # of the formula, so that steps look at one list
+        self._seen: Counter[str] = Counter()
+
+    def root(self, root: Any, optimizers: Iterable[Any]) -> None:
+        """Called with the root of a backward pass, of which saved tensors can be read."""
+        if root.grad_fn is None:
+            return
+        faults = faults_in((root.grad_fn, root.output_nr))
+        if not faults and is_signed_error(root.grad_fn, optimizers):
+            faults = ["signed_error"]
+        for fault in faults:
+            if self._seen[fault] >= _ROOTS or len(self._seen) > _MOST:
+                continue
+            self._seen[fault] += 1
+            if self._seen[fault] == _ROOTS:
+                self.waiting.append({"kind": "formula_part", "fault": fault})
+
+
+def faults_in(edge: tuple[Any, int]) -> list[str]:
+    """Returns what is wrong with the parts of a loss, as docs/spec/evidence.md lists it."""
+    found = []
+    try:
+        parts = parts_of(edge)
+        if deviation_unlike(parts):
+            found.append("deviation_unlike")
+        if category_divergence_grows(parts):
+            found.append("category_divergence_maximised")
+        if fault := fault_of_surrogate(parts):
+            found.append(fault)
+        if is_summed_and_spread(edge):
+            found.append("summed_and_spread")
+    except (
+        RuntimeError,
+        AttributeError,
+        IndexError,
+        TypeError,
+    ):  # changed in place, or saved under another name
+        return found
+    return found
+
+
+def is_signed_error(node: Any, optimizers: Iterable[Any]) -> bool:
+    """Returns whether a loss is the mean of outputs of a linear layer minus something without a gradient, and all
+    parameters behind it belong to one of several optimizers: another one's are moved through a critic.
+    """
+    optimizers = list(optimizers)
+    if len(optimizers) < 2:
+        return False
+    try:
+        terms = terms_of(node)
+        if len(terms) != 1 or not (terms[0].averaged and terms[0].shifted):
+            return False
+        if operation_of(terms[0].node) not in _LINEAR:
+            return False
+        leaves = [one.variable for one in nodes_behind([node], _WALK) if one.name() == _LEAF]
+        return any(_holds(optimizer, leaves) for optimizer in optimizers)
+    except (RuntimeError, AttributeError, IndexError):
+        return False
+
+
+def _holds(optimizer: Any, leaves: list[Any]) -> bool:
+    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    return bool(leaves) and all(id(leaf) in held for leaf in leaves)
