@@ -53,6 +53,8 @@ void RowScale::Add(const SampleValues& sample) {
     mean_ += mean;
     mean2_ += mean * mean;
     variance_ += variance;
+    for (std::size_t k = 1; k < rows.width; ++k)
+      steps_ += (row[k] - row[k - 1]) * (row[k] - row[k - 1]) / (n - 1);
     length_ += length;
   }
 }
@@ -72,6 +74,11 @@ double RowScale::means_spread() const noexcept {
   if (rows_ < 2 || !(variance_ > 0)) return 0;
   const double mean = mean_ / rows_;
   return std::sqrt(std::max(mean2_ / rows_ - mean * mean, 0.0) / (variance_ / rows_));
+}
+
+double RowScale::neighbours() const noexcept {
+  const auto n = static_cast<double>(width_);
+  return variance_ > 0 ? steps_ / (variance_ * 2 * n / (n - 1)) : 0;
 }
 
 RowScale::By RowScale::Compare(const RowScale& one, const RowScale& other) {
@@ -102,6 +109,7 @@ void RowScale::VisitFields(Fields& io) {
   io("mean2", mean2_);
   io("variance", variance_);
   io("length", length_);
+  io("steps", steps_);
   io.Check(width_ >= 0 && axes_ >= 0, "sizes of 0 or more");
 }
 

@@ -18,11 +18,14 @@ class RowScale {
   void Add(const SampleValues& sample);
   void Clear() { *this = {}; }
   [[nodiscard]] double rows() const noexcept { return rows_; }
+  [[nodiscard]] std::int64_t axes() const noexcept { return axes_; }
   [[nodiscard]] std::int64_t width() const noexcept { return width_; }
   /// What all rows have in common.
   [[nodiscard]] By by() const noexcept;
   /// Deviation of the rows' means, in deviations within rows.
   [[nodiscard]] double means_spread() const noexcept;
+  /// Mean squared difference of neighbouring columns, beside that of any two: below 1 in windows of a series.
+  [[nodiscard]] double neighbours() const noexcept;
   [[nodiscard]] double mean_length() const noexcept { return rows_ > 0 ? length_ / rows_ : 0; }
   void VisitFields(Fields& io);
 
@@ -36,7 +39,7 @@ class RowScale {
   bool whole_ = true;                         // no value but whole numbers
   double largest_mean_ = 0;                   // in deviations of its row
   double least_deviation_ = 0, largest_deviation_ = 0, least_length_ = 0, largest_length_ = 0;
-  double mean_ = 0, mean2_ = 0, variance_ = 0, length_ = 0;  // sums over rows
+  double mean_ = 0, mean2_ = 0, variance_ = 0, length_ = 0, steps_ = 0;  // sums over rows
 };
 
 }  // namespace luff::rules
