@@ -219,8 +219,8 @@ class Luff final : public KeptRule {
     known->other_told = true;
     Finding finding = FindingAt(kName, "weights_of_other_classes", view, TensorAt{call.loss, call.worker});
     finding.since_step = 0;
-    finding.what = "the weights of classes that the loss is given belong to other classes";
-    finding.why = fmt::format("{}: the loss hardly counts classes that it should", fault);
+    finding.what = "the weights of classes that the loss is given do not belong to these classes";
+    finding.why = fmt::format("{}: what is weighed up is not what is rare", fault);
     finding.remedy =
         "compute the weights in the order of the class ids (bincount of the labels, or "
         "compute_class_weight with classes in that order), and look at weight and count of each class side by "

@@ -291,10 +291,9 @@ class InputScale final : public KeptRule {
     finding.why =
         cut->by_target
             ? fmt::format(
-                  "all of its values are whole numbers, {:.0f} % of them 0, and {} without what stands behind the "
-                  "point",
-                  100 * cut->zeros,
-                  cut->agreement == 1 ? "they are the targets" : "the target goes on as they do")
+                  "all of its values are whole numbers, {:.0f} % of them 0, and the target has in full what they "
+                  "are without what stands behind the point: {:.0f} % agree with it if it is cut off, too",
+                  100 * cut->zeros, 100 * cut->agreement)
             : fmt::format(
                   "all of its values are whole numbers, and {} of its {} columns are distributed as standardised "
                   "numbers without what stands behind the point: {:.0f} % of their values are 0, where they say "
