@@ -133,7 +133,9 @@ class Batches:
         if place.wrong or not self._tensors:
             return
         batches = (self._tensors, self._before or [])
-        found = next((i for batch in batches for i, one in enumerate(batch) if same_values(one(), target)), -1)
+        found = next(
+            (i for batch in batches for i, one in enumerate(batch) if same_values(one(), target)), -1
+        )
         numbers = _first_numbers(target)
         if numbers is not None:
             self.found(place, tuple(target.shape), numbers, not target.dtype.is_floating_point, found)
