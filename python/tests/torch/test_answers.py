@@ -254,18 +254,31 @@ def loader(x, y, size=8, **options):
     return DataLoader(TensorDataset(x, y), size, **options)
 
 
-def loop(model, loss_of, train_rows, test_rows, evaluation, steps=2):
+def as_they_come(batches):
+    return batches
+
+
+def ahead(batches):
+    """Hands on each batch when the next one was fetched, as the loaders of Accelerate do."""
+    kept = []
+    for batch in batches:
+        yield from kept
+        kept = [batch]
+    yield from kept
+
+
+def loop(model, loss_of, train_rows, test_rows, evaluation, given=as_they_come):
     """Two passes of training, each with an evaluation; `evaluation` gets the output and the loader's labels."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(2):
         model.train()
-        for x, y in loader(*train_rows, shuffle=True):
+        for x, y in given(loader(*train_rows, shuffle=True)):
             optimizer.zero_grad()
             loss_of(model(x), y).backward()
             optimizer.step()
         model.eval()
         with torch.no_grad():
-            for x, y in loader(*test_rows):
+            for x, y in given(loader(*test_rows)):
                 evaluation(model(x), y)
     model.train()
     loss_of(model(train_rows[0][:8]), train_rows[1][:8]).backward()
@@ -308,13 +321,31 @@ def test_labels_lie_where_the_targets_lay_in_batches(watched, kind, loss_of, eva
     np.testing.assert_array_equal(scores.argmax(1), expected.argmax(1).numpy())
 
 
-def test_numbers_of_an_evaluation_that_writes_its_error(watched):
+@pytest.mark.parametrize("given", [as_they_come, ahead])
+def test_numbers_of_an_evaluation_that_writes_its_error(watched, given):
     model = nn.Sequential(nn.Linear(6, 1), nn.Flatten(0))
     _, session = watched(ROLES)
     x, test_x = rows(64)[0], rows(16, seed=1)[0]
     y, test_y = x.sum(1), test_x.sum(1).double()
-    loop(model, lambda z, t: ((z - t) ** 2).mean(), (x, y), (test_x, test_y), lambda z, t: (z - t).abs())
-    np.testing.assert_array_equal(session.eval()[0].values["sample/MSELoss_input_1"], test_y[:8].numpy())
+    loop(
+        model,
+        lambda z, t: ((z - t) ** 2).mean(),
+        (x, y),
+        (test_x, test_y),
+        lambda z, t: (z - t).abs(),
+        given,
+    )
+    found = [step.values["sample/MSELoss_input_1"] for step in session.eval()[:2]]
+    np.testing.assert_array_equal(np.concatenate(found), test_y.numpy())
+
+
+def test_labels_of_a_loader_that_fetches_a_batch_ahead(watched):
+    model = nn.Linear(6, 4)
+    _, session = watched(ROLES)
+    test_x, test_y = rows(24, seed=1)
+    loop(model, nn.CrossEntropyLoss(), rows(64), (test_x, test_y), lambda z, y: z.argmax(1).tolist(), ahead)
+    found = [step.values["sample/CrossEntropyLoss_input_1"] for step in session.eval()[:3]]
+    np.testing.assert_array_equal(np.concatenate(found), test_y.numpy())
 
 
 @pytest.mark.parametrize("labels", ["zeros", "numbers of rows"])

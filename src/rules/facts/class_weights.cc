@@ -1,6 +1,7 @@
 #include "rules/facts/class_weights.h"
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
 #include <numeric>
 #include <utility>
@@ -14,6 +15,9 @@ constexpr double kUneven = 2;   // largest class over smallest, from which frequ
 constexpr double kEqual = 0.1;  // of a weight, beside what chance does to the counts
 constexpr double kMostSlack = 1.4;
 constexpr double kFewest = 30;                          // targets of a class
+constexpr std::size_t kFewestClasses = 3;
+constexpr double kThreeSlack = 1.2;  // of three weights, two are free
+constexpr double kHeavy = 50;        // of a weight, beside those of most other classes that are as frequent
 constexpr double kFewestTested = 10, kZeroShare = 0.5;  // of a class of weight 0: share beside an even one
 
 }  // namespace
@@ -71,6 +75,58 @@ std::int64_t ClassWeights::Known::ZeroClass(std::int64_t samples) const {
       return static_cast<std::int64_t>(c);
   }
   return -1;
+}
+
+std::string ClassWeights::Known::OfOthers(std::int64_t samples) const {
+  const double total = std::accumulate(counts.begin(), counts.end(), 0.0);
+  const std::size_t classes = counts.size();
+  if (positive || classes < kFewestClasses || weights.size() != classes ||
+      total < static_cast<double>(samples))
+    return {};
+  const auto [least, most] = std::minmax_element(counts.begin(), counts.end());
+  const auto spread = [](const std::vector<double>& shares) {
+    const auto [low, high] = std::minmax_element(shares.begin(), shares.end());
+    return *low > 0 ? *high / *low : HUGE_VAL;
+  };
+  if (*least >= kFewest && *most >= kUneven * *least) {
+    std::vector<double> sorted_weights = weights;
+    std::vector<double> sorted_counts = counts;
+    std::sort(sorted_weights.begin(), sorted_weights.end());
+    std::sort(sorted_counts.begin(), sorted_counts.end(), std::greater<>());
+    std::vector<double> as_they_are(classes);
+    std::vector<double> in_order(classes);
+    for (std::size_t c = 0; c < classes; ++c) {
+      as_they_are[c] = weights[c] * counts[c];
+      in_order[c] = sorted_weights[c] * sorted_counts[c];
+    }
+    const double slack =
+        std::min(1 + kEqual + 2 / std::sqrt(*least), classes == kFewestClasses ? kThreeSlack : kMostSlack);
+    if (spread(in_order) <= slack && spread(as_they_are) >= kUneven * slack)
+      return "they are the inverse frequencies of these classes in another order";
+  }
+  // Classes that are about as frequent as others. A background that is frequent, or a few rare ones, may be
+  // weighed as they are on purpose.
+  double heaviest = 0;
+  std::vector<std::size_t> common;
+  for (std::size_t c = 0; c < classes; ++c) {
+    if (2 * counts[c] * static_cast<double>(classes) < total || counts[c] < kFewest) continue;
+    if (!(weights[c] > 0)) return {};
+    common.push_back(c);
+    heaviest = std::max(heaviest, weights[c]);
+  }
+  const auto light = std::count_if(common.begin(), common.end(),
+                                   [&](std::size_t c) { return weights[c] * kHeavy <= heaviest; });
+  if (common.size() < kFewestClasses || 2 * static_cast<std::size_t>(light) < common.size()) return {};
+  const std::size_t heavy = *std::max_element(
+      common.begin(), common.end(), [&](std::size_t a, std::size_t b) { return weights[a] < weights[b]; });
+  for (const std::size_t c : common)
+    if (weights[c] * kHeavy <= heaviest && 2 * counts[heavy] < counts[c]) return {};
+  double sum = 0;
+  for (std::size_t c = 0; c < classes; ++c) sum += weights[c] * counts[c];
+  return fmt::format(
+      "class {} has {:.3g} % of the targets and {:.3g} % of the weight, while {} classes that are as frequent count "
+      "a {:.0f}th of it or less",
+      heavy, 100 * counts[heavy] / total, 100 * weights[heavy] * counts[heavy] / sum, light, kHeavy);
 }
 
 std::string ClassWeights::Known::Fault(std::int64_t samples) const {

@@ -24,7 +24,7 @@ class ClassWeights {
     std::vector<double> weights;  // of classes; of positives: one
     std::vector<double> counts;   // targets by class
     bool positive = false;        // of positives
-    bool told = false;
+    bool told = false, other_told = false;
     std::vector<double> evaluated,
         answered;            // by class: labels and answers of evaluations that count all rows
     std::int64_t zero = -1;  // class of weight 0 that is reported
@@ -33,6 +33,7 @@ class ClassWeights {
       io("counts", counts, kMost);
       io("positive", positive);
       io("told", told);
+      io("other_told", other_told);
       io("evaluated", evaluated, kMost);
       io("answered", answered, kMost);
       io("zero", zero);
@@ -41,6 +42,10 @@ class ClassWeights {
     /// What the weights are, in words, if they follow the frequency of classes; "" if they do not, or less
     /// than `samples` targets were seen, or classes are about even.
     [[nodiscard]] std::string Fault(std::int64_t samples) const;
+    /// Why the weights cannot be those of these classes, in words: they are the inverse frequencies of the
+    /// classes in another order, or nearly all of the loss is that of a class which is as frequent as others.
+    /// "" if that is not certain.
+    [[nodiscard]] std::string OfOthers(std::int64_t samples) const;
     /// A class of weight 0, which comes at least half as often as others in the training and comes in
     /// evaluations, but is never answered there; -1 if there is none.
     [[nodiscard]] std::int64_t ZeroClass(std::int64_t samples) const;

@@ -20,6 +20,9 @@ class MissingCodes {
  public:
   static constexpr std::size_t kMaxColumns = 256;
   static constexpr double kFar = 500;  // ranges of the other values
+  /// The same of -999, -9999 and so on, and of -99, which are hardly anything else than codes. Of columns that a
+  /// layer reads as they are.
+  static constexpr double kFarOfNines = 10, kFarOfTwoNines = 20;
   /// The same of a number that is not well known. What is off, or on at one level, looks the same once it is
   /// standardised (speeds of 0 or 1500), but is hardly held to a five-thousandth. Beyond the second, the
   /// others may differ by their rounding to single precision alone.
@@ -40,9 +43,10 @@ class MissingCodes {
     if (columns_.size() != rows.width) return;
     for (std::size_t i = 0; i < sample.values.size(); ++i) columns_[i % rows.width].Add(sample.values[i]);
   }
+  /// `read_as_it_is`: a layer with weights gets these numbers.
   /// The first column with a code, among 64 rows or more: three of them, and one in a hundred, have it, and
   /// 32 others have eight different values.
-  [[nodiscard]] std::optional<Code> Find() const {
+  [[nodiscard]] std::optional<Code> Find(bool read_as_it_is = false) const {
     std::optional<Code> found;
     double rising = 0;  // columns side by side of which each has the code as often as the last, or more
     double last = 0;
@@ -52,7 +56,8 @@ class MissingCodes {
       const double range_above = column.high - column.above;  // without the lowest
       const double range_below = column.below - column.low;   // without the largest
       std::optional<Code> code;
-      if (column.low != 0 && column.Codes(column.lows) && column.above - column.low >= kFar * range_above)
+      if (column.low != 0 && column.Codes(column.lows) &&
+          column.above - column.low >= (read_as_it_is ? FarOf(column.low) : kFar) * range_above)
         code = Code{f,
                     column.low,
                     column.lows / column.rows,
@@ -81,6 +86,11 @@ class MissingCodes {
   static constexpr double kLargest = 1e60, kLeastRows = 64, kLeastOthers = 32, kLeastCodes = 3, kShare = 0.01;
   static constexpr double kPadded = 4;
   static constexpr std::size_t kLevels = 9;  // the code is one of them
+
+  static double FarOf(double value) {
+    if (value == -99) return kFarOfTwoNines;
+    return value <= -999 && IsWellKnown(value) && std::fmod(value, 10) == -9 ? kFarOfNines : kFar;
+  }
 
   static bool IsWellKnown(double value) {
     double size = std::abs(value);

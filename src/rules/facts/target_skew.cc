@@ -33,6 +33,7 @@ void TargetSkew::Add(const StepView& view, bool train) {
     kind.several = kind.several || !seen.insert(call.kind).second;
     (train ? kind.targets : kind.evaluated_targets).Add(call.target);
     (train ? kind.outputs : kind.evaluated_outputs).Add(call.output);
+    (train ? kind.whole : kind.evaluated_whole).Add(call.target.values);
   }
 }
 
@@ -78,8 +79,21 @@ std::optional<TargetSkew::Unlike> TargetSkew::UnlikeOf(const Kind& kind, const L
   return worst;
 }
 
+std::vector<TargetSkew::CutTargets> TargetSkew::Cut() const {
+  std::vector<CutTargets> all;
+  for (const auto& [name, kind] : kinds_) {
+    if (kind.several) continue;
+    const auto in_training = WholeNumbers::Compare(kind.whole, kind.evaluated_whole);
+    const auto in_evaluation = WholeNumbers::Compare(kind.evaluated_whole, kind.whole);
+    if (in_training || in_evaluation)
+      all.push_back({name, in_training ? *in_training : *in_evaluation, in_training.has_value()});
+  }
+  return all;
+}
+
 void TargetSkew::Next() {
   for (auto& [name, kind] : kinds_) {
+    kind.evaluated_whole.Clear();
     if (kind.evaluated_targets.rows() == 0) continue;
     kind.outputs.Clear();
     kind.evaluated_targets.Clear();

@@ -8,6 +8,7 @@
 #include "luff/rules/rule.h"
 #include "rules/facts/features.h"
 #include "rules/facts/loss_call.h"
+#include "rules/facts/whole_numbers.h"
 #include "rules/kit/fields.h"
 
 namespace luff::rules {
@@ -32,6 +33,13 @@ class TargetSkew {
   /// Losses whose targets are unlike, while the model's outputs do not follow them: those of an evaluation
   /// that turns outputs and targets back into units of its own would.
   [[nodiscard]] std::vector<Unlike> Compare(const Limits& limits) const;
+  /// A loss whose targets are cut to integers on one side.
+  struct CutTargets {
+    std::string loss;
+    WholeNumbers::Cut cut;
+    bool in_training = false;
+  };
+  [[nodiscard]] std::vector<CutTargets> Cut() const;
   /// Call after an evaluation.
   void Next();
   void VisitFields(Fields& io);
@@ -40,12 +48,15 @@ class TargetSkew {
   struct Kind {
     Features targets, outputs;  // of the training; outputs since the last evaluation
     Features evaluated_targets, evaluated_outputs;
-    bool several = false;  // calls in a step: which is which in evaluations?
+    WholeNumbers whole, evaluated_whole;  // targets
+    bool several = false;                 // calls in a step: which is which in evaluations?
     void VisitFields(Fields& io) {
       io("targets", targets);
       io("outputs", outputs);
       io("evaluated_targets", evaluated_targets);
       io("evaluated_outputs", evaluated_outputs);
+      io("whole", whole);
+      io("evaluated_whole", evaluated_whole);
       io("several", several);
     }
   };

@@ -75,7 +75,10 @@ def _equal_numbers(tensor: Any, shape: tuple[int, ...], numbers: Any) -> bool:
 
 
 class Batches:
-    """Weak references to the tensors of the newest batch. Under the hook's lock and guard, but for `on`."""
+    """Weak references to the tensors of the newest batch and of the one before: a loader around this one that fetches
+    a batch ahead, as Accelerate's, hands on the one before, but for the last. Under the hook's lock and guard, but for
+    `on`.
+    """
 
     #: Batches are looked at: from the first loss that got an output of a model on, or since two loaders that shuffle
     #: are in use, in all of the process.
@@ -83,12 +86,16 @@ class Batches:
 
     def __init__(self) -> None:
         self._tensors: list[weakref.ref[Any]] = []
+        self._before: list[weakref.ref[Any]] | None = None  # nothing is known of it yet
+        self._looked = False
+        self._input: weakref.ref[Any] | None = None  # of the model that was called last
         self.pairs = BrokenPairs()
         #: Called with a batch and the iterator that has given it.
         self.given: Callable[..., None] = self._given
 
     def _given(self, batch: Any, _iterator: Any = None) -> None:
-        self._tensors = []
+        self._before = self._tensors if self._looked else None
+        self._tensors, self._looked = [], True
         items = batch.values() if isinstance(batch, dict) else batch
         if isinstance(items, torch.Tensor) or not isinstance(items, (list, tuple, type({}.values()))):
             return
@@ -110,15 +117,29 @@ class Batches:
             self.pairs.given(batch, iterator)
         self._given(batch)
 
+    def asked(self, tensor: Any) -> None:
+        """Called when a model is called with this tensor."""
+        self._input = weakref.ref(tensor)
+
+    def _asked_about(self) -> list[weakref.ref[Any]]:
+        """Returns the batch that the model was called with: the newest, unless its input is one of those before."""
+        given = None if self._input is None or not self._before else self._input()
+        if given is None or any(same_values(one(), given) for one in self._tensors):
+            return self._tensors
+        return self._before if any(same_values(one(), given) for one in self._before) else self._tensors
+
     def trained(self, place: Place, target: Any) -> None:
         """Called when a loss was computed in training."""
         if place.wrong or not self._tensors:
             return
-        found = next((i for i, one in enumerate(self._tensors) if same_values(one(), target)), -1)
+        batches = (self._tensors, self._before or [])
+        found = next(
+            (i for batch in batches for i, one in enumerate(batch) if same_values(one(), target)), -1
+        )
         numbers = _first_numbers(target)
         if numbers is not None:
             self.found(place, tuple(target.shape), numbers, not target.dtype.is_floating_point, found)
-        elif found < 0:
+        elif found < 0 and self._before is not None:
             place.wrong = True
 
     def found(
@@ -128,8 +149,13 @@ class Batches:
         if place.wrong or not self._tensors:
             return
         if index < 0:
-            same = [i for i, one in enumerate(self._tensors) if _equal_numbers(one(), shape, numbers)]
-            index = same[0] if len(same) == 1 else -1
+            for batch in (self._tensors, self._before or []):
+                same = [i for i, one in enumerate(batch) if _equal_numbers(one(), shape, numbers)]
+                if same:
+                    index = same[0] if len(same) == 1 else -1
+                    break
+        if index < 0 and self._before is None:
+            return  # the batch before may be the one
         if index < 0 or place.index not in (-1, index) or not numbers.size:
             place.wrong = True
             return
@@ -142,9 +168,9 @@ class Batches:
 
     def labels(self, place: Place, rows: int) -> Any:
         """Returns the tensor of an evaluation's batch that holds labels for `rows` answers; else None."""
-        if not place.believed or place.index >= len(self._tensors):
+        if not place.believed or place.index >= len(batch := self._asked_about()):
             return None
-        tensor = self._tensors[place.index]()
+        tensor = batch[place.index]()
         if tensor is None or not tensor.shape or tensor.shape[0] != rows:
             return None
         numbers = _first_numbers(tensor)

@@ -25,6 +25,7 @@ from luff.torch.capture._memory import address_of, is_readable
 from luff.torch.capture._modules import tensors_in
 from luff.torch.capture._names import class_name
 from luff.torch.evidence._answers import Answers
+from luff.torch.evidence._batches import Batches
 from luff.torch.evidence._causal import Causal
 from luff.torch.evidence._mixing import Mixing
 from luff.torch.evidence._step import Step, StepContext
@@ -99,6 +100,8 @@ class Samples:
         for tensor in tensors_in((args, kwargs) if kwargs else args):
             if used >= MAX_TENSORS:
                 break
+            if used == first and Batches.on:
+                self._answers.batches.asked(tensor)
             self._take(step, reference, "", used, tensor, rows_to_keep(tensor))
             if train and used == first and tensor.requires_grad and tensor.grad_fn is not None:
                 self._tell_made(module)

@@ -158,8 +158,10 @@ class Luff final : public KeptRule {
         continue;
       }
       if (weightings_.Has(call.key)) {
-        if (const auto rows = LabelledRowsOf(call, found, kMaxClasses); rows)
+        if (const auto rows = LabelledRowsOf(call, found, kMaxClasses); rows) {
           Weighted(view, call, weightings_.Count(call.key, *rows), sink);
+          OfOthers(view, call, weightings_.Count(call.key, {rows->classes, {}, {}}), sink);
+        }
       }
       if (found.weights == Weights::kSome) {
         if (kind.open) sink.Heal("unweighted", kind.loss, view.rows.info.mode_step);
@@ -206,6 +208,31 @@ class Luff final : public KeptRule {
     finding.evidence = {{"ratio", *most / *least}, {"weight", known->weights.front()}};
     finding.threshold =
         "weights in proportion to the counts, or pos_weight the share or odds of positives (Luff)";
+    sink.Report(std::move(finding));
+  }
+
+  // Weights that belong to other classes.
+  void OfOthers(const StepView& view, const LossCall& call, ClassWeights::Known* known, Sink& sink) const {
+    if (known->told || known->other_told) return;
+    const std::string fault = known->OfOthers(limits_.samples);
+    if (fault.empty()) return;
+    known->other_told = true;
+    Finding finding = FindingAt(kName, "weights_of_other_classes", view, TensorAt{call.loss, call.worker});
+    finding.since_step = 0;
+    finding.what = "the weights of classes that the loss is given do not belong to these classes";
+    finding.why = fmt::format("{}: what is weighed up is not what is rare", fault);
+    finding.remedy =
+        "compute the weights in the order of the class ids (bincount of the labels, or "
+        "compute_class_weight with classes in that order), and look at weight and count of each class side by "
+        "side";
+    finding.causes = {"counts sorted by frequency (value_counts, Counter.most_common) in place of by class id",
+                      "class names in another order than the ids of the labels",
+                      "weights of an earlier task, or of another data set"};
+    const auto [light, heavy] = std::minmax_element(known->weights.begin(), known->weights.end());
+    finding.evidence = {{"largest_weight", *heavy}, {"smallest_weight", *light}};
+    finding.threshold =
+        "inverse frequencies if sorted and not as they are, or a fiftieth for half of the classes that are as "
+        "frequent as the heaviest (Luff)";
     sink.Report(std::move(finding));
   }
 
@@ -415,7 +442,8 @@ RuleSpec Spec() {
       return std::unique_ptr<Rule>(new Original(std::move(labels), std::move(predictions), limits));
     return std::unique_ptr<Rule>(new Luff(limits));
   });
-  spec.version = 5;  // 2: cause "absent"; 3: "weights_upside_down"; 4: Passes by samples; 5: "weight_of_zero"
+  spec.version = 6;  // 2: cause "absent"; 3: "weights_upside_down"; 4: Passes by samples; 5: "weight_of_zero"; 6:
+  // "weights_of_other_classes"
   spec.summary =
       "rare classes that nothing weights, and that are not predicted; classes that are never trained";
   spec.needs = [](const Parameters& all) -> std::vector<Need> {

@@ -117,6 +117,26 @@ TEST(ClassImbalance, WeightsInProportionToTheCounts_AreNamed_AndOthersAreSilent)
   EXPECT_EQ(WeighedClasses(shares, "\"many\""), "");
 }
 
+TEST(ClassImbalance, WeightsOfOtherClasses_AreNamed_AndThoseThatFollowTheCountsAreSilent) {
+  const std::string other = "weights_of_other_classes";
+  const std::vector<double> shares = {0.1, 0.5, 0.25, 0.15};  // inverse: 10, 2, 4, 6.67
+  EXPECT_EQ(WeighedClasses(shares, "[2, 4, 6.67, 10]"), other);  // by frequency, as value_counts has them
+  EXPECT_EQ(WeighedClasses(shares, "[6.67, 4, 2, 10]"), other);
+  EXPECT_EQ(WeighedClasses(shares, "[10, 2, 4, 6.67]"), "");
+  EXPECT_EQ(WeighedClasses(shares, "[3.16, 1.41, 2, 2.58]"), "");  // square roots
+  EXPECT_EQ(WeighedClasses(shares, "[1, 2, 1, 1]"), "");
+  EXPECT_EQ(WeighedClasses(shares, "[1, 1, 1, 5]"), "");
+  const std::vector<double> even = {0.25, 0.25, 0.25, 0.25};
+  EXPECT_EQ(WeighedClasses(even, "[1, 0.002, 0.002, 0.002]"), other);
+  EXPECT_EQ(WeighedClasses(even, "[1, 0.1, 0.1, 0.1]"), "");  // costs
+  EXPECT_EQ(WeighedClasses(even, "[1, 1, 1, 0.01]"), "");     // one class that hardly matters
+  EXPECT_EQ(WeighedClasses(even, "[1, 0, 0, 0]"), "");        // on purpose
+  EXPECT_EQ(WeighedClasses({0.5, 0.5}, "[1, 0.01]"), "");     // costs of one side
+  // A rare class that costs much, and a background that costs little.
+  EXPECT_EQ(WeighedClasses({0.03, 0.49, 0.48}, "[100, 1, 1]"), "");
+  EXPECT_EQ(WeighedClasses({0.9, 0.03, 0.03, 0.04}, "[0.01, 1, 1, 1]"), "");
+}
+
 // Two epochs over the same rows, whose classes are `trained`, with evaluations on all three classes.
 FakeTrial Epochs(const std::vector<std::int64_t>& trained, bool sorted = false) {
   FakeTrial trial;

@@ -9,10 +9,12 @@
 
 #include "base/format.h"
 #include "rules/facts/common_needs.h"
+#include "rules/facts/cut_columns.h"
 #include "rules/facts/features.h"
 #include "rules/facts/loss_call.h"
 #include "rules/facts/missing_code.h"
 #include "rules/facts/model_modules.h"
+#include "rules/facts/row_scale.h"
 #include "rules/facts/sample.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
@@ -27,6 +29,9 @@ constexpr const char* kName = "InputScale";
 constexpr std::size_t kMaxInputs = 16;
 constexpr std::int64_t kLastStep = 16;    // last TRAIN step that is looked at
 constexpr std::int64_t kOffsetRows = 32;  // rows whose means and deviations are believed
+// Rows that are standardised one by one lose two of their numbers: of a table of so many columns a third at least.
+constexpr std::int64_t kFewColumns = 6;
+constexpr double kRowsApart = 64, kNoSeries = 0.75;
 constexpr std::int64_t kZeroRows = 64, kZeroSteps = 8;
 // A weight that moves by a thousandth of its size a step cannot make up for more.
 constexpr double kDrowns = 1000;
@@ -133,6 +138,11 @@ class InputScale final : public KeptRule {
       // framework makes numbers of. Of a part of them, only images tell.
       if (whole_numbers && !sample->whole() && !IsOfBytes(*sample)) continue;
       if (!whole_numbers && (codes_.contains(name) || codes_.size() < kMaxInputs)) {
+        if (!read_.contains(name) && !LayerThatGets(view, *input.entry, *sample).name.empty())
+          read_.insert(name);
+        rows_[name].Add(*sample);
+        cuts_[name].Add(*sample, TargetOf(view));
+        if (JudgeRows(view, input, sink) || JudgeCut(view, input, sink)) continue;
         codes_[name].Add(*sample);
         if (JudgeCodes(view, input, sink)) {
           codes_.erase(name);
@@ -149,8 +159,12 @@ class InputScale final : public KeptRule {
   }
   void VisitFields(Fields& io) override {
     io("told", told_);
+    io("reader", reader_);
     io("inputs", inputs_, kMaxInputs);
     io("codes", codes_, kMaxInputs);
+    io("cuts", cuts_, kMaxInputs);
+    io("rows", rows_, kMaxInputs);
+    io("read", read_, kMaxInputs);
     io("only_zeros", only_zeros_);
     io("zero_rows", zero_rows_);
     io("zero_steps", zero_steps_);
@@ -235,10 +249,75 @@ class InputScale final : public KeptRule {
     return true;
   }
 
+  // The target of the step's only loss, if that is a regression.
+  const SampleValues* TargetOf(const StepView& view) {
+    const std::vector<LossCall>& calls = LossReader::Read(view);
+    if (calls.size() != 1 || !IsRegression(reader_.Recognise(calls.front()).formula)) return nullptr;
+    return &calls.front().target;
+  }
+
+  // Rows of a narrow table that are standardised one by one.
+  bool JudgeRows(const StepView& view, const ModelInput& input, Sink& sink) {
+    const std::string& name = view.trial.tensor(input.entry->tensor).name;
+    const RowScale& rows = rows_[name];
+    if (rows.axes() != 2 || rows.width() > kFewColumns || rows.rows() < kRowsApart ||
+        rows.by() != RowScale::By::kDeviation || rows.neighbours() < kNoSeries || !read_.contains(name))
+      return false;
+    Finding finding = Named("by_row", view, input, "");
+    finding.what = fmt::format("each row of the input of {} has mean 0 and deviation 1 by itself", input.model);
+    finding.why = fmt::format(
+        "its {} numbers were standardised among each other, along the wrong axis: two of them follow from the "
+        "others, and what is large for its own column is not to be told from what is large in its row",
+        rows.width());
+    finding.remedy =
+        "standardise columns, not rows: take mean and deviation along axis 0, from the training data, and use "
+        "them for all sets";
+    finding.causes = {"a mean and a deviation along axis 1", "a table that was transposed before it was scaled"};
+    finding.evidence = {{"columns", rows.width()}, {"rows", rows.rows()}, {"neighbours", rows.neighbours()}};
+    finding.threshold =
+        fmt::format("all of {:g} rows with mean 0 and one deviation, of {} columns at most, which are no series "
+                    "(Luff)",
+                    kRowsApart, kFewColumns);
+    sink.Report(std::move(finding));
+    return true;
+  }
+
+  // Whole numbers that a cast has left of others.
+  bool JudgeCut(const StepView& view, const ModelInput& input, Sink& sink) {
+    const std::optional<CutColumns::Found> cut = cuts_[view.trial.tensor(input.entry->tensor).name].Find();
+    if (!cut) return false;
+    Finding finding = Named("cut_to_integers", view, input, "");
+    finding.what = fmt::format("the input of {} is cut to integers", input.model);
+    finding.why =
+        cut->by_target
+            ? fmt::format(
+                  "all of its values are whole numbers, {:.0f} % of them 0, and the target has in full what they "
+                  "are without what stands behind the point: {:.0f} % agree with it if it is cut off, too",
+                  100 * cut->zeros, 100 * cut->agreement)
+            : fmt::format(
+                  "all of its values are whole numbers, and {} of its {} columns are distributed as standardised "
+                  "numbers without what stands behind the point: {:.0f} % of their values are 0, where they say "
+                  "nothing any more",
+                  cut->normal, cut->columns, 100 * cut->zeros);
+    finding.remedy =
+        "take the cast to integers out (float, not int or long); if it is meant, scale the columns up before it";
+    finding.causes = {".long(), .int() or astype(int) on numbers that were scaled before",
+                      "an array that was made with an integer type, into which numbers were written",
+                      "// in place of /"};
+    finding.evidence = {{"columns", cut->columns},
+                        {"normal", cut->normal},
+                        {"zeros", cut->zeros},
+                        {"agreement", cut->agreement}};
+    finding.threshold =
+        "half of the columns within 0.06 of a normal number that is cut, or the target cut off (Luff)";
+    sink.Report(std::move(finding));
+    return true;
+  }
+
   // Columns in which a code for what is missing leaves hardly anything of the numbers.
   bool JudgeCodes(const StepView& view, const ModelInput& input, Sink& sink) {
     const std::string& name = view.trial.tensor(input.entry->tensor).name;
-    const std::optional<MissingCodes::Code> code = codes_[name].Find();
+    const std::optional<MissingCodes::Code> code = codes_[name].Find(read_.contains(name));
     if (!code) return false;
     told_.insert(name);
     Finding finding = FindingAt(kName, "missing_code", view, *input.entry);
@@ -358,11 +437,12 @@ class InputScale final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
-  // A finding about an input that `layer` gets. An input has one.
+  // A finding about an input that `layer` gets, if that is known. An input has one.
   Finding Named(const char* cause, const StepView& view, const ModelInput& input, const std::string& layer) {
     told_.insert(view.trial.tensor(input.entry->tensor).name);
     Finding finding = FindingAt(kName, cause, view, *input.entry);
     finding.since_step = 0;
+    if (layer.empty()) return finding;
     finding.other_tensors = {layer};
     finding.other_count = 1;
     return finding;
@@ -412,9 +492,13 @@ class InputScale final : public KeptRule {
 
   const Limits limits_;
   ModelModules modules_;
+  LossReader reader_;
   std::set<std::string> told_;
   std::map<std::string, Features> inputs_;
   std::map<std::string, MissingCodes> codes_;
+  std::map<std::string, CutColumns> cuts_;
+  std::map<std::string, RowScale> rows_;
+  std::set<std::string> read_;  // inputs that a layer with weights gets as they are
   bool only_zeros_ = true;  // all inputs so far
   std::int64_t zero_rows_ = 0, zero_steps_ = 0;
 };
@@ -423,7 +507,8 @@ class InputScale final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<InputScale>(kName, kParams);
-  spec.version = 5;  // 2: only zeros; 3: codes of what is missing; 4: "scaled_twice"; 5: whole numbers
+  spec.version = 6;  // 2: only zeros; 3: codes of what is missing; 4: "scaled_twice"; 5: whole numbers; 6:
+  // "by_row", "cut_to_integers", codes of nines nearer by
   spec.summary = "inputs of a model that are far from unit scale, or far from 0";
   spec.needs = [](const Parameters&) -> std::vector<Need> {
     std::vector<Need> needs = SampleNeeds();

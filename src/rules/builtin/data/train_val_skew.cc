@@ -11,6 +11,7 @@
 #include "base/format.h"
 #include "rules/builtin/boosting/boosted_rules.h"
 #include "rules/facts/collected_rows.h"
+#include "rules/facts/column_order.h"
 #include "rules/facts/common_needs.h"
 #include "rules/facts/correlations.h"
 #include "rules/facts/distinct_rows.h"
@@ -20,6 +21,7 @@
 #include "rules/facts/input_places.h"
 #include "rules/facts/passes.h"
 #include "rules/facts/phases.h"
+#include "rules/facts/prepared_apart.h"
 #include "rules/facts/sample.h"
 #include "rules/facts/step_memo.h"
 #include "rules/facts/target_skew.h"
@@ -99,6 +101,7 @@ class TrainValSkew final : public KeptRule {
       (*train ? one.seen : one.evaluated_seen).Add(*sample);
       (*train ? one.training : one.evaluation).Add(*sample);
       (*train ? one.together : one.evaluated_together).Add(*sample);
+      one.apart.Add(*sample, *train);
       // A channel of an image is one feature; lost are single places.
       const Rows rows = RowsOf(*sample);
       if (sample->shape.size() < 4 || rows.width > Features::kMaxFeatures) continue;
@@ -132,6 +135,7 @@ class TrainValSkew final : public KeptRule {
     Features places, evaluated_places;  // the same of images, each place a feature
     Correlations together, evaluated_together;
     DistinctRows seen, evaluated_seen;
+    PreparedApart apart;
     void VisitFields(Fields& io) {
       io("training", training);
       io("evaluation", evaluation);
@@ -141,6 +145,7 @@ class TrainValSkew final : public KeptRule {
       io("evaluated_together", evaluated_together);
       io("seen", seen);
       io("evaluated_seen", evaluated_seen);
+      io("apart", apart);
     }
     // Different rows in sums of the training, and of evaluations: of few that come at every step, sums grow
     // and evidence does not.
@@ -302,6 +307,10 @@ class TrainValSkew final : public KeptRule {
   void Judge(const query::Trial& trial, Sink& sink, bool end = false) {
     if (!turns_.alternate() && steps_ >= kSteps) {
       Targets(trial, sink);
+      for (const TargetSkew::CutTargets& one : targets_.Cut())
+        if (open_.insert(one.loss + "\ncut").second)
+          Tell(trial, one.loss,
+               CutText("the target of " + one.loss, one.cut, one.in_training, "targets_cut"), sink);
     }
     targets_.Next();
     if (!turns_.alternate() && steps_ >= kSteps) Exchanged(trial, sink);
@@ -315,12 +324,15 @@ class TrainValSkew final : public KeptRule {
     for (auto& [name, input] : inputs_) {
       if (input.evaluation.rows() == 0) continue;
       if (!turns_.alternate() && steps_ >= kSteps) {
-        Compare(trial, name, input, sink);
-        const bool image = input.places.rows() > 0;
-        Absent(trial, name, input, image ? input.places : input.training,
-               image ? input.evaluated_places : input.evaluation, sink);
-        Mixed(trial, name, input, sink);
+        if (!Apart(trial, name, input, sink)) {
+          Compare(trial, name, input, sink);
+          const bool image = input.places.rows() > 0;
+          Absent(trial, name, input, image ? input.places : input.training,
+                 image ? input.evaluated_places : input.evaluation, sink);
+          Mixed(trial, name, input, sink);
+        }
       }
+      input.apart.Next();
       input.evaluation.Clear();
       input.evaluated_together.Clear();
       input.evaluated_places.Clear();
@@ -377,6 +389,34 @@ class TrainValSkew final : public KeptRule {
                       limits_.shift, limits_.spread);
       sink.Report(std::move(finding));
     }
+  }
+
+  // Reports what one side does to the rows of an input and the other does not. Returns whether there is any.
+  bool Apart(const query::Trial& trial, const std::string& name, const Input& input, Sink& sink) {
+    std::vector<SideText> found;
+    if (std::min(input.seen.count(), input.evaluated_seen.count()) >= limits_.rows)
+      found = input.apart.Find(name);
+    for (const char* cause : {"cut", "by_row"}) {
+      const auto one = std::find_if(found.begin(), found.end(),
+                                    [cause](const SideText& text) { return text.cause == cause; });
+      if (IsOpen(cause, name, one != found.end(), sink)) Tell(trial, name, *one, sink);
+    }
+    const auto order = FindColumnOrder(input.training, input.evaluation, input.Trained(input.training),
+                                       input.Evaluated(input.evaluation));
+    if (order && open_.insert(name + "\nmoved").second)
+      Moved(trial, name, {order->how, {}, false, order->as_it_is, order->reordered}, sink);
+    return !found.empty() || order;
+  }
+
+  void Tell(const query::Trial& trial, const std::string& tensor, const SideText& text, Sink& sink) const {
+    Finding finding = FindingOn(text.cause.c_str(), tensor, trial);
+    finding.what = text.what;
+    finding.why = text.why;
+    finding.remedy = text.remedy;
+    finding.causes = text.causes;
+    finding.evidence = text.evidence;
+    finding.threshold = text.threshold;
+    sink.Report(std::move(finding));
   }
 
   void Compare(const query::Trial& trial, const std::string& name, const Input& input, Sink& sink) {
@@ -581,8 +621,8 @@ RuleSpec Spec() {
   });
   // 5: targets; 6: silent of data that a policy collects; 7: and of rollouts; 8: of boosting, places, ids; 9:
   // rows that come again count once; 10: learnt rows are not collected; 11: integers that Keras makes floats
-  // of
-  spec.version = 12;
+  // of; 13: "cut", "by_row", "targets_cut", columns of a table in another order
+  spec.version = 13;
   spec.summary = "inputs of evaluations that are distributed otherwise than those of the training";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;

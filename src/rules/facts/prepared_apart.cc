@@ -1,0 +1,99 @@
+#include "rules/facts/prepared_apart.h"
+
+#include "base/format.h"
+
+namespace luff::rules {
+namespace {
+
+SideText RowsText(const std::string& name, RowScale::By by, const RowScale& other, bool in_training) {
+  const char* side = in_training ? "training" : "evaluations";
+  const char* opposite = in_training ? "evaluations" : "training";
+  const bool deviation = by == RowScale::By::kDeviation;
+  SideText text;
+  text.cause = "by_row";
+  text.what = deviation ? fmt::format("each row of {} has mean 0 and deviation 1 by itself in {}, and none has "
+                                      "in {}",
+                                      name, side, opposite)
+                        : fmt::format("each row of {} has length 1 in {}, and rows of {} have not", name, side,
+                                      opposite);
+  text.why = fmt::format(
+      "rows are scaled one by one, each by its own numbers, on one side only: what a row's level and size say is "
+      "lost there, and the same row is another one to the model{}",
+      deviation ? fmt::format(" (means of rows in {} vary by {:.2g} deviations)", opposite, other.means_spread())
+                : fmt::format(" (rows in {} have lengths of {:.2g} on average)", opposite, other.mean_length()));
+  text.remedy =
+      "prepare inputs of training and evaluations by the same steps: mean and deviation of each column (axis 0), "
+      "taken from the training data, kept, and used for both";
+  text.causes = {"a mean and a deviation along the wrong axis (axis 1 in place of 0, no dim=0)",
+                 "a Normalizer, which scales rows, in place of a StandardScaler, which scales columns",
+                 "rows that were prepared one at a time, as they come, by a scaler that was fitted to each"};
+  text.evidence = {{"in_training", in_training ? 1.0 : 0.0},
+                   {"means_spread", other.means_spread()},
+                   {"mean_length", other.mean_length()}};
+  text.threshold = deviation
+                       ? "all rows with mean 0 and one deviation, within 0.005, and means on the other side that "
+                         "vary by half of 1 / sqrt(columns), of images 0.3 (Luff)"
+                       : "all rows with length 1, within 0.005, and 1.5 times as much or as little on the other "
+                         "side (Luff)";
+  return text;
+}
+
+}  // namespace
+
+SideText CutText(const std::string& name, const WholeNumbers::Cut& cut, bool in_training,
+                 const std::string& cause) {
+  const char* side = in_training ? "training" : "evaluations";
+  const char* opposite = in_training ? "evaluations" : "training";
+  SideText text;
+  text.cause = cause;
+  text.what = fmt::format("{} is cut to integers in {}, and not in {}", name, side, opposite);
+  text.why = fmt::format(
+      "in {} all values are whole numbers, {:.0f} % of them 0, which is how those of {} are distributed without "
+      "what stands behind the point ({:.0f} % of these have something there): most of what the values say is gone "
+      "on one side",
+      side, 100 * cut.zeros, opposite, 100 * cut.real_share);
+  text.remedy = "take the cast to integers out (float, not int or long), so that both sides get the same numbers";
+  text.causes = {".long(), .int() or astype(int) before the conversion to float",
+                 "a tensor or an array that was made with an integer type, into which numbers were written",
+                 "a file or a column that was stored as integers on one side"};
+  text.evidence = {{"in_training", in_training ? 1.0 : 0.0},
+                   {"zeros", cut.zeros},
+                   {"real_share", cut.real_share},
+                   {"as_cut", cut.as_cut},
+                   {"as_rounded", cut.as_rounded}};
+  text.threshold =
+      "distributions within 0.1 if cut off, three times as far apart if rounded, 128 values on either side (Luff)";
+  return text;
+}
+
+void PreparedApart::Add(const SampleValues& sample, bool train) {
+  (train ? whole_ : evaluated_whole_).Add(sample.values);
+  (train ? scale_ : evaluated_scale_).Add(sample);
+}
+
+std::vector<SideText> PreparedApart::Find(const std::string& name) const {
+  std::vector<SideText> found;
+  if (const auto cut = WholeNumbers::Compare(evaluated_whole_, whole_); cut)
+    found.push_back(CutText(name, *cut, false, "cut"));
+  if (const auto cut = WholeNumbers::Compare(whole_, evaluated_whole_); cut)
+    found.push_back(CutText(name, *cut, true, "cut"));
+  if (const auto by = RowScale::Compare(evaluated_scale_, scale_); by != RowScale::By::kNothing)
+    found.push_back(RowsText(name, by, scale_, false));
+  if (const auto by = RowScale::Compare(scale_, evaluated_scale_); by != RowScale::By::kNothing)
+    found.push_back(RowsText(name, by, evaluated_scale_, true));
+  return found;
+}
+
+void PreparedApart::Next() {
+  evaluated_whole_.Clear();
+  evaluated_scale_.Clear();
+}
+
+void PreparedApart::VisitFields(Fields& io) {
+  io("whole", whole_);
+  io("evaluated_whole", evaluated_whole_);
+  io("scale", scale_);
+  io("evaluated_scale", evaluated_scale_);
+}
+
+}  // namespace luff::rules
