@@ -63,7 +63,7 @@ TEST(FrozenAtInit, WeightsThatEachPassSetsBack_AreTold) {
   const auto findings = Told({});
   ASSERT_EQ(findings.size(), 1U);
   EXPECT_EQ(findings[0].severity, Severity::kWarn);
-  EXPECT_EQ(findings[0].step, 50);
+  EXPECT_EQ(findings[0].step, 30);
   EXPECT_FALSE(findings[0].healed);
   EXPECT_NE(findings[0].what.find("weights of the start"), std::string::npos) << findings[0].what;
   EXPECT_NE(findings[0].why.find("each 10 updates"), std::string::npos) << findings[0].why;
