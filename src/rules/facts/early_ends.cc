@@ -99,8 +99,8 @@ std::optional<EarlyEnds::Found> EarlyEnds::OnEnd(const query::Trial& trial) cons
 
 void EarlyEnds::Found::Describe(Finding* finding) const {
   finding->since_step = 0;
-  finding->what =
-      fmt::format("each pass over the data ends behind its first batch: {} updates in as many passes", updates);
+  finding->what = fmt::format(
+      "each pass over the data ends behind its first batch: {} updates in as many passes", updates);
   finding->why = fmt::format(
       "the update stands in the loop of line {} in {}, which never comes round: its body always ends with "
       "break or return{}",

@@ -10,13 +10,13 @@
 
 namespace luff::rules {
 
-/// **Thread-compatible.** Finds out whether every update stands in a loop over batches that never comes round,
-/// so that each pass ends behind its first batch, and there were more.
+/// **Thread-compatible.** Finds out whether every update stands in a loop over batches that never comes
+/// round, so that each pass ends behind its first batch, and there were more.
 ///
 /// The loop is a fact of the program. That there are more batches is one of its loader, which is started for
-/// each update, of evaluations of more rows behind each update, or of rows that come again among new ones. Who
-/// goes on with an iterator by such a loop gets all rows in turn, and who looks whether one batch can be learnt
-/// evaluates nothing else.
+/// each update, of evaluations of more rows behind each update, or of rows that come again among new ones.
+/// Who goes on with an iterator by such a loop gets all rows in turn, and who looks whether one batch can be
+/// learnt evaluates nothing else.
 class EarlyEnds {
  public:
   struct Found {

@@ -46,7 +46,7 @@ class SetBacks {
   };
   [[nodiscard]] bool IsOnePass(const StepView& view, std::int64_t updates) const;
 
-  std::map<std::uint32_t, Optimizer> optimizers_;  // that make updates
+  std::map<std::uint32_t, Optimizer> optimizers_;   // that make updates
   std::unordered_set<std::uint64_t> now_, before_;  // rows since the newest set-back, and up to it
   std::int64_t twice_ = 0, again_ = 0;              // rows that came in both, and twice since it
   bool over_ = false;

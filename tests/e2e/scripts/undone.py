@@ -188,7 +188,9 @@ def rewinds():
         for _ in range(4):
             epoch(model, optimizer)
         with torch.no_grad():
-            masks = {n: p.abs() > p.abs().quantile(0.15 * k) for n, p in model.named_parameters() if p.dim() > 1}
+            masks = {
+                n: p.abs() > p.abs().quantile(0.15 * k) for n, p in model.named_parameters() if p.dim() > 1
+            }
             for name, one in model.named_parameters():
                 one.copy_(first[name] * masks[name] if name in masks else first[name])
 

@@ -201,14 +201,14 @@ class _Updated:
         self._ones: list[weakref.ref[Any]] = []
         self.places = slice(None)  # of the only group
         self.writes: list[int] = []
-        #: The first of these parameters that is no bias, and its place.
+        #: The first of these parameters that is a matrix, or else the last of them, and its place.
         self.probe: Any = None
         self.probed = 0
         try:
             self.places = _places(optimizer.param_groups[0]["params"])
             chosen = _chosen(optimizer)
             self._ones = [weakref.ref(one) for one in chosen]
-            self.probed = next((at for at, one in enumerate(chosen) if one.dim() > 1), 0)
+            self.probed = next((at for at, one in enumerate(chosen) if one.dim() > 1), len(chosen) - 1)
             self.probe = self._ones[self.probed]
         except Exception:  # an optimizer of another form
             self._ones = []

@@ -76,7 +76,13 @@ class EarlyEnds(WaitingEvents):
             self._told = True
             function, line = found or ("", -1)
             self.waiting.append(
-                {"kind": "early_end", "updates": updates, "function": function, "line": line, "over": self.over}
+                {
+                    "kind": "early_end",
+                    "updates": updates,
+                    "function": function,
+                    "line": line,
+                    "over": self.over,
+                }
             )
 
     def _look(self, frame: FrameType | None) -> tuple[str, int] | None:

@@ -148,7 +148,12 @@ class SetBack(WaitingEvents):
             del self._held[number]
             if held.told and not to:
                 self.waiting.append(
-                    {"kind": "weights_set_back", "optimizer": number, "to": "", "updates": update - held.update}
+                    {
+                        "kind": "weights_set_back",
+                        "optimizer": number,
+                        "to": "",
+                        "updates": update - held.update,
+                    }
                 )
             return
         held.last = now

@@ -70,7 +70,9 @@ def _are_same(one: list[tuple[Array, Array]] | None, other: list[tuple[Array, Ar
     if one is None or other is None or len(one) != len(other):
         return False
     return all(
-        np.array_equal(a, b) for pair, others in zip(one, other, strict=True) for a, b in zip(pair, others, strict=True)
+        np.array_equal(a, b)
+        for pair, others in zip(one, other, strict=True)
+        for a, b in zip(pair, others, strict=True)
     )
 
 

@@ -14,23 +14,25 @@ using testing::FakeTrial;
 
 struct Story {
   int updates = 12;
-  int batches = 8;          // of the loader; 0: there is none
-  bool by_next = false;     // it is asked by a call
-  bool starts = true;       // it is started for each update
-  bool same = false;        // rows each time
-  bool fresh = false;       // rows that never come again
-  int evaluated = 40;       // rows of an evaluation
-  int each = 0;             // updates behind which it comes; 0: at the end
-  int over = 0;             // updates at which another place was seen
-  bool told = true;         // where updates stand
+  int batches = 8;       // of the loader; 0: there is none
+  bool by_next = false;  // it is asked by a call
+  bool starts = true;    // it is started for each update
+  bool same = false;     // rows each time
+  bool fresh = false;    // rows that never come again
+  int evaluated = 40;    // rows of an evaluation
+  int each = 0;          // updates behind which it comes; 0: at the end
+  int over = 0;          // updates at which another place was seen
+  bool told = true;      // where updates stand
 };
 
 FakeTrial Ending(const Story& story) {
   FakeTrial trial;
   if (story.batches > 0)
-    trial.SetDocument("loaders", std::string(R"({"loaders": [{"number": 0, "type": "DataLoader", "trains": true,
-        "batch_size": 8, "by_next": )") + (story.by_next ? "true" : "false") +
-                                     R"(, "samples": )" + std::to_string(8 * story.batches) + "}]}");
+    trial.SetDocument("loaders",
+                      std::string(R"({"loaders": [{"number": 0, "type": "DataLoader", "trains": true,
+        "batch_size": 8, "by_next": )") +
+                          (story.by_next ? "true" : "false") + R"(, "samples": )" +
+                          std::to_string(8 * story.batches) + "}]}");
   const auto evaluate = [&] {
     const auto count = static_cast<std::size_t>(story.evaluated);
     if (count > 0)
@@ -45,7 +47,8 @@ FakeTrial Ending(const Story& story) {
                                    : (update * 5 + i * (1 + update % 7)) % 64);
     trial.Step().Sample("sample/Net_input_0", {8, 1}, rows);
     if (story.starts) trial.Phases({{format::Phase::kDataStart, 1}});
-    if (story.told && update > 0 && (update & (update - 1)) == 0 && (story.over == 0 || update <= story.over)) {
+    if (story.told && update > 0 && (update & (update - 1)) == 0 &&
+        (story.over == 0 || update <= story.over)) {
       const bool over = update == story.over;
       trial.EventJson(R"({"kind": "early_end", "updates": )" + std::to_string(update) +
                       R"(, "function": "train_epoch", "line": 17, "over": )" + (over ? "true}" : "false}"));

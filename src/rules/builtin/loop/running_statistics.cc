@@ -314,7 +314,7 @@ class RunningStatistics final : public KeptRule {
   bool evaluating_ = false, loaded_ = false, open_ = false;
   std::int64_t updates_ = 0;
   std::map<std::string, double> behind_;  // models whose statistics are those of the start -> layers
-  std::set<std::string> kept_;  // of them, those with other statistics than at the start
+  std::set<std::string> kept_;            // of them, those with other statistics than at the start
   std::string told_;                      // the one that the finding names
   std::int64_t rows_ = 0, batches_ = 0;   // the most samples of a batch, and batches that were measured
   bool fast_ = false;                     // that is told

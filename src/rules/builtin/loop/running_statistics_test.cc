@@ -48,8 +48,7 @@ TEST(RunningStatistics, Ordinary_Loaded_Untracked_AndFrozenLayers_AreSilent) {
 
 // An average of the weights of Net, which is evaluated after every 20 updates.
 std::vector<Finding> Average(int layers, const std::string& optimizer = "null", int moves_at = 400,
-                             int updates = 100, const std::string& trained = "\"SGD\"",
-                             bool kept = false) {
+                             int updates = 100, const std::string& trained = "\"SGD\"", bool kept = false) {
   FakeTrial trial;
   trial.SetDocument("model", R"({"models": [
     {"name": "Net", "parameters": [{"path": "w", "name": "Net.w", "optimizer": )" +

@@ -201,11 +201,13 @@ class WithFewRows final : public KeptRule {
     finding.what = fmt::format("only {} rows are trained on, and learnt by heart: {} and more are evaluated",
                                rows_.trained(), rows_.evaluated());
     finding.why = fmt::format(
-        "the training has given the same {} rows {:.0f} times each, as far as samples tell: its loss fell from "
+        "the training has given the same {} rows {:.0f} times each, as far as samples tell: its loss fell "
+        "from "
         "{:.4g} to {:.4g}, and evaluations have {:.4g}",
         rows_.trained(), rows_.times(), curve.start(), now.training, now.validation);
     finding.remedy =
-        "look whether a subset was left in from debugging (train_x[:64], Subset, a limit on samples or files) "
+        "look whether a subset was left in from debugging (train_x[:64], Subset, a limit on samples or "
+        "files) "
         "and train on all rows; if there are no more data, regularise, or begin with pre-trained weights";
     finding.causes = {"a subset of the rows that was of use for debugging", "a filter that leaves few rows",
                       "too little data for the size of the model"};
@@ -214,7 +216,8 @@ class WithFewRows final : public KeptRule {
                         {"training", now.training},
                         {"validation", now.validation}};
     finding.threshold = fmt::format(
-        "{} rows or fewer, {} times as many in evaluations; {:g} % of the first loss in the training, {:g} % in "
+        "{} rows or fewer, {} times as many in evaluations; {:g} % of the first loss in the training, {:g} % "
+        "in "
         "evaluations (Luff)",
         FewRows::kMost, FewRows::kMore, 100 * kByHeart, 100 * kLost);
     sink.Report(std::move(finding));
@@ -235,7 +238,8 @@ RuleSpec Spec() {
                  BoostedOverfit({limits.evaluations, limits.rise, limits.of_start, limits.fall})));
   });
   spec.version = 5;  // 4: losses that evaluations have no value of; 5: "few_rows"
-  spec.summary = "validation loss that rises while the training loss falls on; few rows that are learnt by heart";
+  spec.summary =
+      "validation loss that rises while the training loss falls on; few rows that are learnt by heart";
   spec.needs = [](const Parameters& all) -> std::vector<Need> {
     if (!IsOriginal(all)) return {};  // losses are captured in any case, and samples for other rules
     std::vector<Need> needs = SelectedNeeds(all, "overfit_losses", Bit(format::Form::kSummary));

@@ -170,27 +170,31 @@ class FrozenAtInit final : public KeptRule {
     set_back_open_ = true;
     Finding finding = FindingAt(kName, "set_back", view, TensorAt{format::kNoId});
     finding.since_step = 0;
-    finding.what = fmt::format("each pass over the data begins with {}: what the pass before has learnt is lost",
-                               found->drawn ? "weights that are drawn anew" : "the weights of the start");
+    finding.what =
+        fmt::format("each pass over the data begins with {}: what the pass before has learnt is lost",
+                    found->drawn ? "weights that are drawn anew" : "the weights of the start");
     finding.why = fmt::format(
         "{} times, each {} updates behind the last, the optimizer found weights that {}: one pass over the "
         "data lies between",
         found->times, found->updates,
-        found->drawn ? "are as wide as those it began with, and have nothing to do with them or with those of "
-                       "the time before"
-                     : "were, to the last bit, those of before its first update");
-    finding.remedy =
         found->drawn
-            ? "initialise the weights once, before the loop over epochs (reset_parameters(), "
-              "model.apply(init), a function that resets the model)"
-            : "load the state once, before the loop over epochs; if it is to be the newest one, save it again "
-              "behind each epoch (copy.deepcopy(model.state_dict()))";
-    finding.causes = {found->drawn ? "an initialisation inside of the loop over epochs"
-                                   : "load_state_dict inside of the loop over epochs, of a state that is never "
-                                     "saved again",
+            ? "are as wide as those it began with, and have nothing to do with them or with those of "
+              "the time before"
+            : "were, to the last bit, those of before its first update");
+    finding.remedy = found->drawn
+                         ? "initialise the weights once, before the loop over epochs (reset_parameters(), "
+                           "model.apply(init), a function that resets the model)"
+                         : "load the state once, before the loop over epochs; if it is to be the newest one, "
+                           "save it again "
+                           "behind each epoch (copy.deepcopy(model.state_dict()))";
+    finding.causes = {found->drawn
+                          ? "an initialisation inside of the loop over epochs"
+                          : "load_state_dict inside of the loop over epochs, of a state that is never "
+                            "saved again",
                       "a helper that sets the model up for each epoch"};
     finding.evidence = {{"times", found->times}, {"updates", found->updates}};
-    finding.threshold = "a fact: three times, as many updates and one pass over the data between each two (Luff)";
+    finding.threshold =
+        "a fact: three times, as many updates and one pass over the data between each two (Luff)";
     sink.Report(std::move(finding));
   }
 
