@@ -67,6 +67,11 @@ def test_an_optimizer_that_maximises_a_loss_is_told(watched, functional):
         ),
         # A disturbance of the inputs, of a model that is not trained.
         (lambda loss: loss, lambda model, other: [torch.optim.SGD([other], 0.01, maximize=True)]),
+        # A part that disturbs a model which nothing trains.
+        (
+            lambda loss: loss,
+            lambda model, other: [torch.optim.SGD([model.bias], 0.01, maximize=True)],
+        ),
         # A loss that is written as a gain.
         (
             lambda loss: (-loss).exp(),

@@ -13,7 +13,7 @@ namespace luff::rules {
 /// the training ends where it began.
 class RaisedRate {
  public:
-  static constexpr double kTimes = 1000;  // what the finding asks for
+  static constexpr double kTimes = 100;   // a warm-up that rises in earnest
   static constexpr double kErrors = 4.5;  // standard errors of a level: a difference of two, seen often
   static constexpr double kGained = 0.1;  // of the loss
 
@@ -27,8 +27,8 @@ class RaisedRate {
   }
   /// The finding was reported at this step.
   void Said() noexcept { then_ = now_; }
-  /// A loss has gained something since its first values, or the rate is what was asked for. True where losses
-  /// have no level: there are none, several, or one of both signs.
+  /// A loss has gained something since its first values, or the rate is far above what it was. True where
+  /// losses have no level: there are none, several, or one of both signs.
   [[nodiscard]] bool Mended(const LossTracker& losses) const {
     if (losses.series().size() != 1 || (then_ > 0 && now_ >= kTimes * then_)) return true;
     const LossSeries& loss = losses.series().front().second;

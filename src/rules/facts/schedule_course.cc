@@ -5,18 +5,6 @@
 #include "base/format.h"
 
 namespace luff::rules {
-namespace {
-
-constexpr std::int64_t kLevel = 8;     // updates of a level, of a rate that is set once per pass
-constexpr double kPasses = 50;         // of a warm-up: nobody plans as many
-constexpr std::int64_t kQuarter = 4;   // a plan of which a quarter is not reached
-constexpr double kLeast = 0.1;         // of the given rate: a warm-up begins below it
-constexpr double kTimes = 10;          // the given rate: a decay never gets there
-constexpr std::int64_t kGrowths = 4;   // times that a rate has grown
-constexpr std::int64_t kUpdates = 20;  // with it
-
-}  // namespace
-
 double ScheduleCourse::GivenTo(const OptimizerFacts& optimizer, std::size_t group) {
   if (group < optimizer.groups.size()) {
     const auto& settings = optimizer.groups[group];

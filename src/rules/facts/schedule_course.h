@@ -10,6 +10,14 @@ namespace luff::rules {
 
 /// What the levels of a learning rate say of its schedule once a run has ended, for ScheduleCollapse.
 struct ScheduleCourse {
+  static constexpr std::int64_t kLevel = 8;     // updates of a level, of a rate that is set once per pass
+  static constexpr double kPasses = 50;         // of a warm-up: nobody plans as many
+  static constexpr std::int64_t kQuarter = 4;   // a plan of which a quarter is not reached
+  static constexpr double kLeast = 0.1;         // of the given rate: a warm-up begins below it
+  static constexpr double kTimes = 10;          // the given rate: a decay never gets there
+  static constexpr std::int64_t kGrowths = 4;   // times that a rate has grown
+  static constexpr std::int64_t kUpdates = 20;  // with it
+
   std::int64_t updates = 0;  // of the run
   double given = 0;          // the rate that the optimizer was made with
 

@@ -539,8 +539,8 @@ class Losses:
         """Returns which way the optimizers go: 1 down, -1 up, or 0 if the script may mean to ascend.
 
         Who trains plain tensors against a loss, such as the disturbance of an image, often makes the loss larger; and
-        one of several optimizers that maximises is an adversary, or holds multipliers of constraints. The only one
-        that holds weights of the models that are called goes up by a setting that says so, and nothing goes down.
+        one of several optimizers that maximises is an adversary, or holds multipliers of constraints. The only one,
+        which holds all weights of the models that are called, goes up by a setting, and nothing goes down.
         """
         recorder = self._context.recorder
         living = [optimizer for _, optimizer in recorder.living()] if recorder is not None else []
@@ -553,8 +553,8 @@ class Losses:
             return 1
         if recorder is None or len(living) != 1 or not all(turned):
             return 0
-        called = sum(id(p) in recorder.of_called for p in held)
-        return -1 if 2 * called > len(held) else 0
+        # A model that nothing trains is attacked, or asked, by the one that is trained.
+        return -1 if recorder.of_called and recorder.of_called <= {id(p) for p in held} else 0
 
     def _parts(self, step: Step, root: Any) -> None:
         """Records the values of functional losses that a root sums up. They explain samples; the loss is the root."""
