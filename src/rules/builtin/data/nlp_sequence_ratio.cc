@@ -218,8 +218,8 @@ class Luff final : public KeptRule {
       if (!call.output.is_float() || call.target.is_float()) continue;
       Padding found;
       if (!known_ids.empty() && call.whole()) found = PaddingOf(view, call, known_ids);
-      // Without a table that names it, or a target for each of its ids, padding is what stands behind a mark of
-      // the end, and nowhere else.
+      // Without a table that names it, or a target for each of its ids, padding is what stands behind a mark
+      // of the end, and nowhere else.
       if (found.places == 0) found = Marked(view, call);
       if (found.places == 0 || (!known_ids.empty() && !known_ids.contains(found.id))) continue;
       if (!counted_.contains(call.key) && counted_.size() >= LossReader::kMaxKinds) continue;

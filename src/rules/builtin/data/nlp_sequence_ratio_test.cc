@@ -269,8 +269,8 @@ TEST(NLPSequenceRatio, PaddingBehindAMarkOfTheEnd_IsNamedWithoutATableThatKnowsI
   }
 }
 
-// A loss that the script writes itself, of smoothed labels, say: 32 rows of 12 ids, all but the first of which
-// are targets; of the outputs only the first rows are kept.
+// A loss that the script writes itself, of smoothed labels, say: 32 rows of 12 ids, all but the first of
+// which are targets; of the outputs only the first rows are kept.
 std::vector<Finding> OfAWrittenLoss(bool known, double beside, int longest = 7) {
   FakeTrial trial;
   trial.SetDocument("model",
@@ -305,8 +305,8 @@ TEST(NLPSequenceRatio, PaddingThatAWrittenLossCounts_IsNamed) {
     ASSERT_EQ(findings.size(), 1U);
     EXPECT_EQ(findings[0].cause, "padding");
     EXPECT_NE(findings[0].why.find("behind id 13"), std::string::npos);
-    EXPECT_TRUE(OfAWrittenLoss(known, -100).empty());    // left out
-    EXPECT_TRUE(OfAWrittenLoss(known, 0, 12).empty());   // less than half
+    EXPECT_TRUE(OfAWrittenLoss(known, -100).empty());   // left out
+    EXPECT_TRUE(OfAWrittenLoss(known, 0, 12).empty());  // less than half
   }
   EXPECT_TRUE(OfAWrittenLoss(true, 5).empty());  // no padding of the table
 }
