@@ -216,16 +216,20 @@ class Luff final : public KeptRule {
     weighted_ = weighted_ || !view.index.json_events("loss_weights").empty();
     for (const LossCall& call : reader_.Read(view)) {
       if (!call.output.is_float() || call.target.is_float()) continue;
-      if (!call.whole() && !known_ids.empty()) continue;
-      // Without a table that names it, padding is what stands behind a mark of the end, and nowhere else.
-      const Padding found = known_ids.empty() ? Marked(view, call) : PaddingOf(view, call, known_ids);
-      if (found.places == 0) continue;
+      Padding found;
+      if (!known_ids.empty() && call.whole()) found = PaddingOf(view, call, known_ids);
+      // Without a table that names it, or a target for each of its ids, padding is what stands behind a mark
+      // of the end, and nowhere else.
+      if (found.places == 0) found = Marked(view, call);
+      if (found.places == 0 || (!known_ids.empty() && !known_ids.contains(found.id))) continue;
       if (!counted_.contains(call.key) && counted_.size() >= LossReader::kMaxKinds) continue;
       std::int64_t& counted = counted_[call.key];
       const Recognition known = reader_.Recognise(call);
       // Of calls of which only the first rows are kept, the settings tell what counts.
-      const bool by_settings = !call.whole() && call.value && call.settings.known && call.counted.empty() &&
-                               !weighted_ && Classes(FormulaOfKind(call.kind));
+      // So do the ids of a loss that the script writes itself: what does not count has none.
+      const bool told = call.settings.known || IsWritten(view, call);
+      const bool by_settings = !call.whole() && call.value && told && call.counted.empty() && !weighted_ &&
+                               Classes(FormulaOfKind(call.kind));
       const bool by_value = Classes(known.formula) && known.by_value && known.weights != Weights::kSome;
       const bool counts = (by_settings || by_value) && found.target != call.settings.ignore_index;
       const double share = static_cast<double>(found.places) / static_cast<double>(call.target.values.size());
@@ -392,6 +396,11 @@ class Luff final : public KeptRule {
       return reduction != settings->end() && *reduction == nlohmann::json("none");
     }
     return false;
+  }
+
+  // Whether a call was read off the graph: no loss of the document has its kind.
+  static bool IsWritten(const StepView& view, const LossCall& call) {
+    return !call.settings.known && view.trial.tensor(call.loss).name.find("_part_") != std::string::npos;
   }
 
   static bool Classes(Formula formula) noexcept {
@@ -577,8 +586,8 @@ RuleSpec Spec() {
   });
   spec.aliases = {"PaddingDominates"};
   // 2: padding beside which a loss counts; 3: a loss that counts nothing else; 4: steps that Keras masks; 5:
-  // padding behind a mark of the end
-  spec.version = 5;
+  // padding behind a mark of the end; 6: which a written loss counts
+  spec.version = 6;
   spec.summary = "sequences that consist mostly of one token, or whose values a mask hides";
   spec.needs = [](const Parameters& all) {
     std::vector<Need> needs = SampleNeeds();

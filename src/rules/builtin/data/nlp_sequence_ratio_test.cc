@@ -269,6 +269,48 @@ TEST(NLPSequenceRatio, PaddingBehindAMarkOfTheEnd_IsNamedWithoutATableThatKnowsI
   }
 }
 
+// A loss that the script writes itself, of smoothed labels, say: 32 rows of 12 ids, all but the first of
+// which are targets; of the outputs only the first rows are kept.
+std::vector<Finding> OfAWrittenLoss(bool known, double beside, int longest = 7) {
+  FakeTrial trial;
+  trial.SetDocument("model",
+                    R"({"models": [{"name": "Net", "modules": [{"path": "emb", "name": "emb",
+      "type": "Embedding", "settings": {"num_embeddings": 14, "padding_idx": )" +
+                        std::string(known ? "0" : "null") + "}}]}]}");
+  std::mt19937 noise(4);
+  for (int step = 0; step < 6; ++step) {
+    std::vector<double> ids;
+    std::vector<double> targets;
+    for (int row = 0; row < 32; ++row) {
+      const int length = 3 + row % (longest - 3);
+      for (int i = 0; i < 12; ++i) {
+        ids.push_back(i >= length ? 0 : i + 1 == length ? 13 : 1 + static_cast<double>(noise() % 12));
+        if (i > 0) targets.push_back(i >= length ? beside : ids.back());
+      }
+    }
+    trial.Step()
+        .Sample("sample/Net_input_0", {32, 12}, ids, DType::kInt64)
+        .Sample("sample/NLLLoss_input_0", {64, 14}, std::vector<double>(64 * 14, -2.6), DType::kFloat32,
+                {352, 14})
+        .Sample("sample/NLLLoss_input_1", {352}, targets, DType::kInt64)
+        .Scalar("NLLLoss_part_0", Role::kOther, 2.6)
+        .Loss(2.6);
+  }
+  return Luff(trial);
+}
+
+TEST(NLPSequenceRatio, PaddingThatAWrittenLossCounts_IsNamed) {
+  for (const bool known : {false, true}) {
+    const auto findings = OfAWrittenLoss(known, 0);
+    ASSERT_EQ(findings.size(), 1U);
+    EXPECT_EQ(findings[0].cause, "padding");
+    EXPECT_NE(findings[0].why.find("behind id 13"), std::string::npos);
+    EXPECT_TRUE(OfAWrittenLoss(known, -100).empty());   // left out
+    EXPECT_TRUE(OfAWrittenLoss(known, 0, 12).empty());  // less than half
+  }
+  EXPECT_TRUE(OfAWrittenLoss(true, 5).empty());  // no padding of the table
+}
+
 TEST(NLPSequenceRatio, RunsAtTheEndWithoutAMark_IgnoredOnes_AndOthers_AreSilentThere) {
   const Decoder story{.padding = -1, .longest = 7};
   const auto with = [&](const std::function<void(Decoder*)>& change) {

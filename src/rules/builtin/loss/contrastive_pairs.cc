@@ -144,8 +144,10 @@ class ContrastivePairs final : public KeptRule {
       finding.tensor = kCompared;
       finding.what = "the loss compares two results of the model that are one and the same";
       finding.why = fmt::format(
-          "the model has returned the same numbers twice, in every bit and every row, and an operation of the "
-          "loss ({}) compares the two: a difference is 0 and a cosine is 1 whatever the model is, and nothing "
+          "the model has returned the same numbers twice, in every bit and every row, and an operation of "
+          "the "
+          "loss ({}) compares the two: a difference is 0 and a cosine is 1 whatever the model is, and "
+          "nothing "
           "is learnt about what belongs together",
           name);
       finding.remedy =

@@ -57,7 +57,8 @@ inline constexpr std::array kParts = std::to_array<FaultyPart>({
      "take the maximum: torch.max(error, clipped_error).mean()", "min in the place of max"},
     {"signed_error", "one of the losses is the mean of signed errors",
      "neither a square nor an absolute value stands between outputs minus targets and their mean, and all "
-     "parameters behind it belong to one optimizer: its gradient is the same whatever the targets are, and it "
+     "parameters behind it belong to one optimizer: its gradient is the same whatever the targets are, and "
+     "it "
      "falls without bound",
      "take the square or the absolute value of the errors before the mean: ((output - target) ** 2).mean()",
      "a missing square, or a missing abs()"},

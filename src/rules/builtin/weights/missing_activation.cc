@@ -115,17 +115,20 @@ class MissingActivation final : public KeptRule {
     }
   }
 
-  // Two softmaxes or more in the places of activations: one alone may share something out on purpose. A factor
-  // of a product, as of topics and their words, has no bias, and few numbers may be shares of classes.
+  // Two softmaxes or more in the places of activations: one alone may share something out on purpose. A
+  // factor of a product, as of topics and their words, has no bias, and few numbers may be shares of classes.
   void TellChain(const StepView& view, Sink& sink) {
     const query::StepInfo& info = view.rows.info;
     const ModelFacts& facts = view.memo.Facts(view);
-    const bool meant = chain_.size() < 3 || !std::all_of(chain_.begin(), chain_.end(), [&](const auto& name) {
-      const ParameterFacts* layer = facts.Find(name);
-      return layer != nullptr && layer->requires_grad && !layer->optimizer.empty() &&
-             HasBias(facts, *layer, std::string(ParentOf(layer->path))) &&
-             (name == chain_.back() || WidthOf(*layer, facts.keras()).out >= kWide);
-    });
+    const bool meant = chain_.size() < 3 ||
+                       !std::all_of(
+                           chain_.begin(), chain_.end(),
+                           [&](const auto& name) {
+                             const ParameterFacts* layer = facts.Find(name);
+                             return layer != nullptr && layer->requires_grad && !layer->optimizer.empty() &&
+                                    HasBias(facts, *layer, std::string(ParentOf(layer->path))) &&
+                                    (name == chain_.back() || WidthOf(*layer, facts.keras()).out >= kWide);
+                           });
     if (meant) {
       if (!chain_told_.empty()) sink.Heal("softmax_between", chain_told_, info.mode_step);
       chain_told_.clear();
@@ -145,13 +148,15 @@ class MissingActivation final : public KeptRule {
       }
     }
     chain_told_ = finding.tensor;
-    finding.what = fmt::format("{} linear layers in a row have a softmax for their activation", chain_.size());
+    finding.what =
+        fmt::format("{} linear layers in a row have a softmax for their activation", chain_.size());
     finding.why =
         "the graph of the backward pass shows that each gets the softmax of what the one before gives, and "
         "nothing else does: the numbers between them sum to 1, so that they are small and gain at each "
         "other's cost, and gradients nearly vanish";
-    finding.remedy = "apply an activation of single numbers between layers (ReLU, GELU, tanh); a softmax "
-                     "belongs behind the last layer, if anywhere";
+    finding.remedy =
+        "apply an activation of single numbers between layers (ReLU, GELU, tanh); a softmax "
+        "belongs behind the last layer, if anywhere";
     finding.causes = {"torch.nn.Softmax in the place of an activation"};
     finding.evidence = {{"layers", chain_.size()}, {"updates", chained_}};
     finding.threshold = fmt::format("a fact of the graph, {} updates (Luff)", limits_.updates);
@@ -230,7 +235,7 @@ class MissingActivation final : public KeptRule {
   std::int64_t updates_ = 0;
   std::map<std::string, std::string> pairs_;  // weight of a layer -> weight of the one behind it
   bool linear_ = false, linear_told_ = false;
-  std::string told_;  // tensor of the finding
+  std::string told_;                // tensor of the finding
   std::vector<std::string> chain_;  // weights of layers with a softmax between each two
   std::int64_t chained_ = 0;        // updates with it
   std::string chain_told_;

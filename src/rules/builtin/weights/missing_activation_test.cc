@@ -114,13 +114,15 @@ std::vector<Finding> OfSoftmaxes(int layers, int width = 8, bool bias = true, in
     const std::string path = std::to_string(2 * i);
     parameters += (i == 0 ? "" : ", ") + Layer(path, width, width, {});
     if (bias || i + 1 < layers)
-      parameters += fmt::format(R"(, {{"path": "{0}.bias", "name": "Net_{0}.bias", "shape": [{1}]}})", path, width);
+      parameters +=
+          fmt::format(R"(, {{"path": "{0}.bias", "name": "Net_{0}.bias", "shape": [{1}]}})", path, width);
     chain += fmt::format(R"({}"Net_{}.weight")", i == 0 ? "" : ", ", path);
   }
   trial.SetDocument(
-      "model", fmt::format(R"({{"models": [{{"name": "Net", "type": "Net", "modules": [{{"path": "", "type": "Net"}}],
+      "model",
+      fmt::format(R"({{"models": [{{"name": "Net", "type": "Net", "modules": [{{"path": "", "type": "Net"}}],
                            "parameters": [{}]}}], "optimizers": [{{"number": 0, "name": "SGD_0"}}]}})",
-                           parameters));
+                  parameters));
   for (int step = 0; step < 24; ++step) {
     trial.Step().Loss(2).Event(format::EventKind::kOptimizerStep, 0);
     if (step == 0) trial.EventJson(fmt::format(R"({{"kind": "softmax_layers", "layers": [{}]}})", chain));
