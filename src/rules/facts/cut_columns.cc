@@ -151,8 +151,7 @@ std::optional<CutColumns::Found> CutColumns::FindByTarget() const {
     }
     found.agreement = met_[f] / compared_;
     found.zeros = last_[f * kBins + kBins / 2] / compared_;
-    if (as_cut <= kAsTarget && as_rounded >= kNotRounded &&
-        found.agreement - chance >= kAgree * (1 - chance))
+    if (as_cut <= kAsTarget && as_rounded >= kNotRounded && found.agreement - chance >= kAgree * (1 - chance))
       return found;
   }
   return std::nullopt;

@@ -20,8 +20,8 @@ class MissingCodes {
  public:
   static constexpr std::size_t kMaxColumns = 256;
   static constexpr double kFar = 500;  // ranges of the other values
-  /// The same of -999, -9999 and so on, and of -99, which are hardly anything else than codes. Of columns that a
-  /// layer reads as they are.
+  /// The same of -999, -9999 and so on, and of -99, which are hardly anything else than codes. Of columns
+  /// that a layer reads as they are.
   static constexpr double kFarOfNines = 10, kFarOfTwoNines = 20;
   /// The same of a number that is not well known. What is off, or on at one level, looks the same once it is
   /// standardised (speeds of 0 or 1500), but is hardly held to a five-thousandth. Beyond the second, the

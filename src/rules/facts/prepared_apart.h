@@ -18,8 +18,8 @@ struct SideText {
   std::string threshold;
 };
 
-/// **Thread-compatible.** What training or evaluations do to an input and the others do not: a cast to integers,
-/// or a scaling of rows one by one.
+/// **Thread-compatible.** What training or evaluations do to an input and the others do not: a cast to
+/// integers, or a scaling of rows one by one.
 class PreparedApart {
  public:
   void Add(const SampleValues& sample, bool train);

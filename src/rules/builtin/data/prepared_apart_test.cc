@@ -242,7 +242,9 @@ TEST(PreparedApart, RowsThatTheTrainingChangesBehindTheirScaling_AreSilent) {
     row[random() % 5] = 1;
     return row;
   };
-  const auto spread = [](std::mt19937& random) { return Of(5, [&](std::size_t) { return 0.4 * Uniform(random); }); };
+  const auto spread = [](std::mt19937& random) {
+    return Of(5, [&](std::size_t) { return 0.4 * Uniform(random); });
+  };
   EXPECT_NE(CauseOf(spread, chosen), "by_row");
 }
 
@@ -273,7 +275,8 @@ TEST(PreparedApart, ColumnsInReverseOrderOrTurned_AreNamed_WithoutAnyTarget) {
   // Windows that rose and now fall: means in reverse order, deviations as before.
   const auto window = [](double slope) {
     return [slope](std::mt19937& random) {
-      return ByRow(Of(12, [&](std::size_t f) { return slope * static_cast<double>(f) + 3 * Normal(random); }));
+      return ByRow(
+          Of(12, [&](std::size_t f) { return slope * static_cast<double>(f) + 3 * Normal(random); }));
     };
   };
   EXPECT_EQ(CauseOf(window(0.3), window(-0.3)), "");
@@ -316,7 +319,8 @@ TEST(PreparedApart, TargetsThatAreCutInOneModeOnly_AreNamed) {
   EXPECT_EQ(TargetsOf(as_it_is, as_it_is), "");
   // Marks of one person in training, their means in evaluations; labels that are smoothed in training.
   EXPECT_EQ(TargetsOf([](double y) { return std::round(y); }, as_it_is), "");
-  EXPECT_EQ(TargetsOf([](double y) { return y > 0 ? 0.9 : 0.1; }, [](double y) { return y > 0 ? 1 : 0; }), "");
+  EXPECT_EQ(TargetsOf([](double y) { return y > 0 ? 0.9 : 0.1; }, [](double y) { return y > 0 ? 1 : 0; }),
+            "");
 }
 
 }  // namespace

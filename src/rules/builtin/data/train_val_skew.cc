@@ -309,8 +309,8 @@ class TrainValSkew final : public KeptRule {
       Targets(trial, sink);
       for (const TargetSkew::CutTargets& one : targets_.Cut())
         if (open_.insert(one.loss + "\ncut").second)
-          Tell(trial, one.loss,
-               CutText("the target of " + one.loss, one.cut, one.in_training, "targets_cut"), sink);
+          Tell(trial, one.loss, CutText("the target of " + one.loss, one.cut, one.in_training, "targets_cut"),
+               sink);
     }
     targets_.Next();
     if (!turns_.alternate() && steps_ >= kSteps) Exchanged(trial, sink);
