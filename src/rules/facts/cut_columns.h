@@ -46,7 +46,7 @@ class CutColumns {
   // Against the target: of inputs of the same shape, value by value; of series, the last time against the
   // first number of the target, by feature.
   bool same_shape_ = false;
-  double compared_ = 0, agreed_ = 0, real_ = 0, nonzero_ = 0;
+  double compared_ = 0, agreed_ = 0, real_ = 0, nonzero_ = 0, negative_ = 0, above_one_ = 0;
   Bins target_, target_rounded_;
   Bins met_;   // by feature: last time and target cut off agree
   Bins last_;  // kBins of the last time of each feature

@@ -42,6 +42,34 @@ SideText RowsText(const std::string& name, RowScale::By by, const RowScale& othe
   return text;
 }
 
+SideText CodeText(const std::string& name, const MissingCodes::Code& code, bool in_training) {
+  const char* side = in_training ? "training" : "evaluations";
+  const char* opposite = in_training ? "evaluations" : "training";
+  SideText text;
+  text.cause = "code";
+  text.what = fmt::format("column {} of {} is {:.6g} in {:.2g} % of the rows in {}, and never in {}",
+                          code.column, name, code.value, 100 * code.share, side, opposite);
+  text.why = fmt::format(
+      "one value that comes again {:.2g} times as far away as all others differ is a code for what is "
+      "missing; {} "
+      "has none in this column, so what is missing is prepared otherwise there",
+      code.ratio, opposite);
+  text.remedy =
+      "fill what is missing by the same step on both sides (the median of the training data), before it is "
+      "scaled";
+  text.causes = {"fillna or dropna on one side only", "a table that was read without na_values on one side"};
+  text.evidence = {{"in_training", in_training ? 1.0 : 0.0},
+                   {"column", code.column},
+                   {"value", code.value},
+                   {"share", code.share},
+                   {"ratio", code.ratio}};
+  text.threshold =
+      "nines with a minus, 10 times as far away as all others differ, or another known code, 500 times; ten "
+      "would "
+      "be expected on the other side, and none is there (Luff)";
+  return text;
+}
+
 }  // namespace
 
 SideText CutText(const std::string& name, const WholeNumbers::Cut& cut, bool in_training,
@@ -77,6 +105,7 @@ SideText CutText(const std::string& name, const WholeNumbers::Cut& cut, bool in_
 void PreparedApart::Add(const SampleValues& sample, bool train) {
   (train ? whole_ : evaluated_whole_).Add(sample.values);
   (train ? scale_ : evaluated_scale_).Add(sample);
+  (train ? codes_ : evaluated_codes_).Add(sample);
 }
 
 std::vector<SideText> PreparedApart::Find(const std::string& name) const {
@@ -89,12 +118,19 @@ std::vector<SideText> PreparedApart::Find(const std::string& name) const {
     found.push_back(RowsText(name, by, scale_, false));
   if (const auto by = RowScale::Compare(scale_, evaluated_scale_); by != RowScale::By::kNothing)
     found.push_back(RowsText(name, by, evaluated_scale_, true));
+  const auto code = codes_.Find(true);
+  const auto evaluated_code = evaluated_codes_.Find(true);
+  if (evaluated_code && !code && evaluated_code->well_known && codes_.Lacks(*evaluated_code))
+    found.push_back(CodeText(name, *evaluated_code, false));
+  if (code && !evaluated_code && code->well_known && evaluated_codes_.Lacks(*code))
+    found.push_back(CodeText(name, *code, true));
   return found;
 }
 
 void PreparedApart::Next() {
   evaluated_whole_.Clear();
   evaluated_scale_.Clear();
+  evaluated_codes_ = {};
 }
 
 void PreparedApart::VisitFields(Fields& io) {
@@ -102,6 +138,8 @@ void PreparedApart::VisitFields(Fields& io) {
   io("evaluated_whole", evaluated_whole_);
   io("scale", scale_);
   io("evaluated_scale", evaluated_scale_);
+  io("codes", codes_);
+  io("evaluated_codes", evaluated_codes_);
 }
 
 }  // namespace luff::rules

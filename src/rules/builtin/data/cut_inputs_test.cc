@@ -123,6 +123,11 @@ TEST(CutInputs, WhatTheTargetHasInFull_IsNamed) {
   // An input that is to be given back.
   const auto numbers = [](auto& random) { return Of(8, [&](auto) { return 1.5 * Normal(random); }); };
   EXPECT_EQ(CauseOf(numbers, {8}, [](const Row& row) { return row; }, {8}), "cut_to_integers");
+  // A toy: what is added lies between 0 and 1.
+  const auto toy = [](auto& random) {
+    return Of(8, [&](auto) { return std::floor(6 * Uniform(random)) + 0.5; });
+  };
+  EXPECT_EQ(CauseOf(toy, {8}, [](const Row& row) { return row; }, {8}), "");
   // A target that has nothing to do with the steps of the series.
   EXPECT_EQ(CauseOf(series, {12, 1},
                     [](const Row& row) { return Row{row.front() * 7 - std::floor(row.front() * 7)}; }, {1}),

@@ -248,6 +248,22 @@ TEST(PreparedApart, RowsThatTheTrainingChangesBehindTheirScaling_AreSilent) {
   EXPECT_NE(CauseOf(spread, chosen), "by_row");
 }
 
+TEST(PreparedApart, ACodeForWhatIsMissingOnOneSideOnly_IsNamed) {
+  const auto with = [](double code, double share = 0.1) {
+    return [code, share](std::mt19937& random) {
+      Row row = Numbers(random);
+      if (Uniform(random) < share) row[2] = code;
+      return row;
+    };
+  };
+  EXPECT_EQ(CauseOf(Numbers, with(-999)), "code");
+  EXPECT_EQ(CauseOf(with(-999), Numbers), "code");
+  EXPECT_NE(CauseOf(with(-999), with(-999)), "code");
+  EXPECT_NE(CauseOf(Numbers, with(-30)), "code");
+  EXPECT_NE(CauseOf(with(-999, 0.005), with(-999)), "code");  // rare there, by chance
+  EXPECT_NE(CauseOf(Numbers, with(0)), "code");
+}
+
 TEST(PreparedApart, ColumnsInReverseOrderOrTurned_AreNamed_WithoutAnyTarget) {
   const auto wide = [](std::mt19937& random) {
     return Of(12, [&](std::size_t f) {

@@ -396,7 +396,7 @@ class TrainValSkew final : public KeptRule {
     std::vector<SideText> found;
     if (std::min(input.seen.count(), input.evaluated_seen.count()) >= limits_.rows)
       found = input.apart.Find(name);
-    for (const char* cause : {"cut", "by_row"}) {
+    for (const char* cause : {"cut", "by_row", "code"}) {
       const auto one = std::find_if(found.begin(), found.end(),
                                     [cause](const SideText& text) { return text.cause == cause; });
       if (IsOpen(cause, name, one != found.end(), sink)) Tell(trial, name, *one, sink);
@@ -621,7 +621,7 @@ RuleSpec Spec() {
   });
   // 5: targets; 6: silent of data that a policy collects; 7: and of rollouts; 8: of boosting, places, ids; 9:
   // rows that come again count once; 10: learnt rows are not collected; 11: integers that Keras makes floats
-  // of; 13: "cut", "by_row", "targets_cut", columns of a table in another order
+  // of; 13: "cut", "by_row", "code", "targets_cut", columns of a table in another order
   spec.version = 13;
   spec.summary = "inputs of evaluations that are distributed otherwise than those of the training";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
