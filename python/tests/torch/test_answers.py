@@ -348,6 +348,18 @@ def test_labels_of_a_loader_that_fetches_a_batch_ahead(watched):
     np.testing.assert_array_equal(np.concatenate(found), test_y.numpy())
 
 
+def test_a_copy_of_a_batch_that_is_ahead_has_no_labels(watched):
+    model = nn.Linear(6, 4)
+    _, session = watched(ROLES)
+
+    def copies(batches):
+        return ((x.clone(), y.clone()) for x, y in ahead(batches))
+
+    test = rows(24, seed=1)
+    loop(model, nn.CrossEntropyLoss(), rows(64), test, lambda z, y: z.argmax(1).tolist(), copies)
+    assert [step for step in session.eval() if "sample/CrossEntropyLoss_input_1" in step.values] == []
+
+
 @pytest.mark.parametrize("labels", ["zeros", "numbers of rows"])
 def test_made_up_labels_are_none(watched, labels):
     model = nn.Linear(6, 4)

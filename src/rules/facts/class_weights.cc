@@ -14,7 +14,7 @@ namespace {
 constexpr double kUneven = 2;   // largest class over smallest, from which frequencies say something
 constexpr double kEqual = 0.1;  // of a weight, beside what chance does to the counts
 constexpr double kMostSlack = 1.4;
-constexpr double kFewest = 30;                          // targets of a class
+constexpr double kFewest = 30;  // targets of a class
 constexpr std::size_t kFewestClasses = 3;
 constexpr double kThreeSlack = 1.2;  // of three weights, two are free
 constexpr double kHeavy = 50;        // of a weight, beside those of most other classes that are as frequent
@@ -124,7 +124,8 @@ std::string ClassWeights::Known::OfOthers(std::int64_t samples) const {
   double sum = 0;
   for (std::size_t c = 0; c < classes; ++c) sum += weights[c] * counts[c];
   return fmt::format(
-      "class {} has {:.3g} % of the targets and {:.3g} % of the weight, while {} classes that are as frequent count "
+      "class {} has {:.3g} % of the targets and {:.3g} % of the weight, while {} classes that are as "
+      "frequent count "
       "a {:.0f}th of it or less",
       heavy, 100 * counts[heavy] / total, 100 * weights[heavy] * counts[heavy] / sum, light, kHeavy);
 }

@@ -56,8 +56,8 @@ Apart ApartOf(const std::vector<Column>& one, const std::vector<Column>& other, 
     apart.means += std::min(std::pow(a.mean - b.mean, 2) / (a.mean_error + b.mean_error), 1e6);
     // Rare values may be missing in the fewer rows, so that a column does not vary there.
     if (a.varies && b.varies)
-      apart.deviations += std::min(
-          std::pow(a.deviation - b.deviation, 2) / (a.deviation_error + b.deviation_error), 1e6);
+      apart.deviations +=
+          std::min(std::pow(a.deviation - b.deviation, 2) / (a.deviation_error + b.deviation_error), 1e6);
   }
   if (apart.columns == 0) return apart;
   apart.means /= static_cast<double>(apart.columns);

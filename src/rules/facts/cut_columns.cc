@@ -17,7 +17,8 @@ constexpr std::size_t kFewestNormal = 2;
 constexpr double kAlike = 0.06;  // distance of a column's distribution from the normal one that is cut
 constexpr double kBothSides = 0.05, kLeastFar = 0.015, kMostFar = 0.09, kMostFarther = 0.015;
 constexpr double kFewestTargets = 128, kReal = 0.8, kAsTarget = 0.06, kNotRounded = 0.15, kAgree = 0.5;
-constexpr double kFewestNonzero = 32;
+constexpr double kFewestNonzero = 32, kFewestNegative = 8;
+constexpr std::size_t kFewestSame = 4;  // columns of an input that has the target's shape
 
 std::size_t BinOf(double whole) { return static_cast<std::size_t>(std::clamp(whole, -4.0, 4.0) + 4); }
 
@@ -63,6 +64,8 @@ void CutColumns::AddTarget(const SampleValues& sample, const SampleValues& targe
   const auto take = [this](double value) {
     compared_ += 1;
     real_ += value == std::trunc(value) ? 0 : 1;
+    negative_ += value <= -1 ? 1 : 0;
+    above_one_ += value > 1 ? 1 : 0;
     target_[BinOf(std::trunc(value))] += 1;
     target_rounded_[BinOf(std::round(value))] += 1;
   };
@@ -131,7 +134,10 @@ std::optional<CutColumns::Found> CutColumns::FindByTarget() const {
   Found found;
   found.by_target = true;
   if (same_shape_) {
-    if (agreed_ < compared_ || nonzero_ < kFewestNonzero) return std::nullopt;
+    // A target that is the input and a number of 0 to 1 agrees, too, if there is nothing below 0.
+    const bool added = above_one_ > 0 && negative_ < kFewestNegative;
+    if (agreed_ < compared_ || nonzero_ < kFewestNonzero || features_ < kFewestSame || added)
+      return std::nullopt;
     found.agreement = 1;
     found.zeros = 1 - nonzero_ / compared_;
     return found;
@@ -151,8 +157,7 @@ std::optional<CutColumns::Found> CutColumns::FindByTarget() const {
     }
     found.agreement = met_[f] / compared_;
     found.zeros = last_[f * kBins + kBins / 2] / compared_;
-    if (as_cut <= kAsTarget && as_rounded >= kNotRounded &&
-        found.agreement - chance >= kAgree * (1 - chance))
+    if (as_cut <= kAsTarget && as_rounded >= kNotRounded && found.agreement - chance >= kAgree * (1 - chance))
       return found;
   }
   return std::nullopt;
@@ -168,6 +173,8 @@ void CutColumns::VisitFields(Fields& io) {
   io("agreed", agreed_);
   io("real", real_);
   io("nonzero", nonzero_);
+  io("negative", negative_);
+  io("above_one", above_one_);
   io("target", target_, kBins);
   io("target_rounded", target_rounded_, kBins);
   io("met", met_, kMaxColumns);

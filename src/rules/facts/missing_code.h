@@ -20,8 +20,8 @@ class MissingCodes {
  public:
   static constexpr std::size_t kMaxColumns = 256;
   static constexpr double kFar = 500;  // ranges of the other values
-  /// The same of -999, -9999 and so on, and of -99, which are hardly anything else than codes. Of columns that a
-  /// layer reads as they are.
+  /// The same of -999, -9999 and so on, and of -99, which are hardly anything else than codes. Of columns
+  /// that a layer reads as they are.
   static constexpr double kFarOfNines = 10, kFarOfTwoNines = 20;
   /// The same of a number that is not well known. What is off, or on at one level, looks the same once it is
   /// standardised (speeds of 0 or 1500), but is hardly held to a five-thousandth. Beyond the second, the
@@ -80,10 +80,22 @@ class MissingCodes {
     }
     return found;
   }
+  /// Whether other data of the same kind has no value in this column near the code, though ten are to be
+  /// expected.
+  [[nodiscard]] bool Lacks(const Code& code) const {
+    if (code.column >= columns_.size()) return false;
+    const Column& column = columns_[code.column];
+    if (column.rows < kLeastRows || code.share * column.rows < kExpected || column.levels.size() < kLevels)
+      return false;
+    const bool below = code.value < code.low;
+    const double gap = below ? code.low - code.value : code.value - code.high;
+    return (below ? column.low - code.value : code.value - column.high) >= 0.5 * gap;
+  }
   void VisitFields(Fields& io) { io("columns", columns_, kMaxColumns); }
 
  private:
   static constexpr double kLargest = 1e60, kLeastRows = 64, kLeastOthers = 32, kLeastCodes = 3, kShare = 0.01;
+  static constexpr double kExpected = 10;
   static constexpr double kPadded = 4;
   static constexpr std::size_t kLevels = 9;  // the code is one of them
 

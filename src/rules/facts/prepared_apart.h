@@ -4,6 +4,7 @@
 
 #include "luff/rules/finding.h"
 #include "rules/facts/loss_call.h"
+#include "rules/facts/missing_code.h"
 #include "rules/facts/row_scale.h"
 #include "rules/facts/whole_numbers.h"
 #include "rules/kit/fields.h"
@@ -18,8 +19,8 @@ struct SideText {
   std::string threshold;
 };
 
-/// **Thread-compatible.** What training or evaluations do to an input and the others do not: a cast to integers,
-/// or a scaling of rows one by one.
+/// **Thread-compatible.** What training or evaluations do to an input and the others do not: a cast to
+/// integers, a scaling of rows one by one, or a code for what is missing.
 class PreparedApart {
  public:
   void Add(const SampleValues& sample, bool train);
@@ -32,6 +33,7 @@ class PreparedApart {
  private:
   WholeNumbers whole_, evaluated_whole_;
   RowScale scale_, evaluated_scale_;
+  MissingCodes codes_, evaluated_codes_;
 };
 
 /// Says that values of `name` were cut to integers on one side, `in_training` or in evaluations.

@@ -13,8 +13,8 @@ constexpr std::size_t kFewestValues = 3;
 constexpr double kExact = 5e-3;  // of a row's deviation: what half precision leaves
 constexpr double kFewestRows = 32;
 // Means of rows that were scaled one by one and then changed stay near 0: a mixture of such rows has mean 0,
-// noise of a third of their size moves the mean of a row of F values by a third of 1 / sqrt(F), and a crop, or an
-// erased part, moves that of an image by less than 0.3.
+// noise of a third of their size moves the mean of a row of F values by a third of 1 / sqrt(F), and a crop,
+// or an erased part, moves that of an image by less than 0.3.
 constexpr double kOfColumns = 0.5, kOfPlaces = 0.3;
 constexpr double kLonger = 1.5;
 

@@ -36,8 +36,8 @@ class RowScale {
  private:
   double rows_ = 0;
   std::int64_t width_ = 0, axes_ = 0;
-  bool whole_ = true;                         // no value but whole numbers
-  double largest_mean_ = 0;                   // in deviations of its row
+  bool whole_ = true;        // no value but whole numbers
+  double largest_mean_ = 0;  // in deviations of its row
   double least_deviation_ = 0, largest_deviation_ = 0, least_length_ = 0, largest_length_ = 0;
   double mean_ = 0, mean2_ = 0, variance_ = 0, length_ = 0, steps_ = 0;  // sums over rows
 };

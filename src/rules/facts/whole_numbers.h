@@ -23,14 +23,14 @@ class WholeNumbers {
 
   /// That `whole` holds what `real` holds, with a cast to integers on its way.
   struct Cut {
-    double real_share = 0;           // of `real`'s values that are no whole numbers
-    double zeros = 0;                // share of 0 in `whole`
+    double real_share = 0;              // of `real`'s values that are no whole numbers
+    double zeros = 0;                   // share of 0 in `whole`
     double as_cut = 0, as_rounded = 0;  // distance of the distributions: 0 if equal, 1 if apart
   };
-  /// Nullopt unless all of `whole` are whole numbers, a fifth of `real` at least is not, and the shares of whole
-  /// numbers are those of `real` cut off, but not of `real` rounded: whole numbers with noise on them, or mixed
-  /// with each other, lie around what they were. Values above 1 without negative ones are left alone: counts to
-  /// which numbers of 0 to 1 are added to make a density of them.
+  /// Nullopt unless all of `whole` are whole numbers, a fifth of `real` at least is not, and the shares of
+  /// whole numbers are those of `real` cut off, but not of `real` rounded: whole numbers with noise on them,
+  /// or mixed with each other, lie around what they were. Values above 1 without negative ones are left
+  /// alone: counts to which numbers of 0 to 1 are added to make a density of them.
   [[nodiscard]] static std::optional<Cut> Compare(const WholeNumbers& whole, const WholeNumbers& real);
 
  private:

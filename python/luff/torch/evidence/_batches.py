@@ -34,6 +34,7 @@ class Place:
     index: int = -1  # among the tensors of a batch
     shown: int = 0  # steps that have shown it
     wrong: bool = False  # targets lay elsewhere in some step
+    ahead: bool = False  # they lay in the batch before the newest
     #: Bounds of targets of classes, which labels of evaluations keep.
     bounds: tuple[float, float] | None = None
     first: float | None = None  # of an evaluation's labels
@@ -121,21 +122,26 @@ class Batches:
         """Called when a model is called with this tensor."""
         self._input = weakref.ref(tensor)
 
-    def _asked_about(self) -> list[weakref.ref[Any]]:
-        """Returns the batch that the model was called with: the newest, unless its input is one of those before."""
-        given = None if self._input is None or not self._before else self._input()
-        if given is None or any(same_values(one(), given) for one in self._tensors):
-            return self._tensors
-        return self._before if any(same_values(one(), given) for one in self._before) else self._tensors
+    def _asked_about(self, place: Place) -> list[weakref.ref[Any]]:
+        """Returns the batch that the model was called with: that in which its input lies. If that is not known, the
+        newest, or none where the loader is ahead.
+        """
+        given = None if self._input is None else self._input()
+        for batch in (self._tensors, self._before or []):
+            if given is not None and any(same_values(one(), given) for one in batch):
+                return batch
+        return [] if place.ahead else self._tensors
 
     def trained(self, place: Place, target: Any) -> None:
         """Called when a loss was computed in training."""
         if place.wrong or not self._tensors:
             return
-        batches = (self._tensors, self._before or [])
-        found = next(
-            (i for batch in batches for i, one in enumerate(batch) if same_values(one(), target)), -1
-        )
+        found = -1
+        for batch in (self._tensors, self._before or []):
+            found = next((i for i, one in enumerate(batch) if same_values(one(), target)), -1)
+            if found >= 0:
+                place.ahead = place.ahead or batch is not self._tensors
+                break
         numbers = _first_numbers(target)
         if numbers is not None:
             self.found(place, tuple(target.shape), numbers, not target.dtype.is_floating_point, found)
@@ -153,6 +159,7 @@ class Batches:
                 same = [i for i, one in enumerate(batch) if _equal_numbers(one(), shape, numbers)]
                 if same:
                     index = same[0] if len(same) == 1 else -1
+                    place.ahead = place.ahead or batch is not self._tensors
                     break
         if index < 0 and self._before is None:
             return  # the batch before may be the one
@@ -168,7 +175,7 @@ class Batches:
 
     def labels(self, place: Place, rows: int) -> Any:
         """Returns the tensor of an evaluation's batch that holds labels for `rows` answers; else None."""
-        if not place.believed or place.index >= len(batch := self._asked_about()):
+        if not place.believed or place.index >= len(batch := self._asked_about(place)):
             return None
         tensor = batch[place.index]()
         if tensor is None or not tensor.shape or tensor.shape[0] != rows:

@@ -223,15 +223,18 @@ class Luff final : public KeptRule {
     finding.why = fmt::format("{}: what is weighed up is not what is rare", fault);
     finding.remedy =
         "compute the weights in the order of the class ids (bincount of the labels, or "
-        "compute_class_weight with classes in that order), and look at weight and count of each class side by "
+        "compute_class_weight with classes in that order), and look at weight and count of each class side "
+        "by "
         "side";
-    finding.causes = {"counts sorted by frequency (value_counts, Counter.most_common) in place of by class id",
-                      "class names in another order than the ids of the labels",
-                      "weights of an earlier task, or of another data set"};
+    finding.causes = {
+        "counts sorted by frequency (value_counts, Counter.most_common) in place of by class id",
+        "class names in another order than the ids of the labels",
+        "weights of an earlier task, or of another data set"};
     const auto [light, heavy] = std::minmax_element(known->weights.begin(), known->weights.end());
     finding.evidence = {{"largest_weight", *heavy}, {"smallest_weight", *light}};
     finding.threshold =
-        "inverse frequencies if sorted and not as they are, or a fiftieth for half of the classes that are as "
+        "inverse frequencies if sorted and not as they are, or a fiftieth for half of the classes that are "
+        "as "
         "frequent as the heaviest (Luff)";
     sink.Report(std::move(finding));
   }
@@ -442,7 +445,8 @@ RuleSpec Spec() {
       return std::unique_ptr<Rule>(new Original(std::move(labels), std::move(predictions), limits));
     return std::unique_ptr<Rule>(new Luff(limits));
   });
-  spec.version = 6;  // 2: cause "absent"; 3: "weights_upside_down"; 4: Passes by samples; 5: "weight_of_zero"; 6:
+  spec.version =
+      6;  // 2: cause "absent"; 3: "weights_upside_down"; 4: Passes by samples; 5: "weight_of_zero"; 6:
   // "weights_of_other_classes"
   spec.summary =
       "rare classes that nothing weights, and that are not predicted; classes that are never trained";

@@ -119,7 +119,7 @@ TEST(ClassImbalance, WeightsInProportionToTheCounts_AreNamed_AndOthersAreSilent)
 
 TEST(ClassImbalance, WeightsOfOtherClasses_AreNamed_AndThoseThatFollowTheCountsAreSilent) {
   const std::string other = "weights_of_other_classes";
-  const std::vector<double> shares = {0.1, 0.5, 0.25, 0.15};  // inverse: 10, 2, 4, 6.67
+  const std::vector<double> shares = {0.1, 0.5, 0.25, 0.15};     // inverse: 10, 2, 4, 6.67
   EXPECT_EQ(WeighedClasses(shares, "[2, 4, 6.67, 10]"), other);  // by frequency, as value_counts has them
   EXPECT_EQ(WeighedClasses(shares, "[6.67, 4, 2, 10]"), other);
   EXPECT_EQ(WeighedClasses(shares, "[10, 2, 4, 6.67]"), "");

@@ -24,9 +24,11 @@ constexpr int kRows = 80;
 double Normal(std::mt19937& random) { return std::normal_distribution<double>()(random); }
 double Uniform(std::mt19937& random) { return std::uniform_real_distribution<double>()(random); }
 
-// Sixteen steps of rows, with a regression's target of `shape` if `target` is given; a linear layer reads them.
+// Sixteen steps of rows, with a regression's target of `shape` if `target` is given; a linear layer reads
+// them.
 std::string CauseOf(const Make& make, std::vector<std::int64_t> shape = {},
-                    const std::function<Row(const Row&)>& target = nullptr, std::vector<std::int64_t> of_target = {}) {
+                    const std::function<Row(const Row&)>& target = nullptr,
+                    std::vector<std::int64_t> of_target = {}) {
   FakeTrial trial;
   std::mt19937 random(5);
   trial.Define("0_input_0", format::Role::kInput, "Linear");
@@ -74,8 +76,8 @@ TEST(CutInputs, StandardisedColumnsThatAreCut_AreNamed) {
   // Beside columns of other kinds, and flags.
   EXPECT_EQ(CauseOf([](auto& random) {
               const double angle = 6.28 * Uniform(random);
-              return Row{std::trunc(Normal(random)), std::trunc(1.4 * std::sin(angle)), std::trunc(Normal(random)),
-                         Uniform(random) < 0.2 ? 1.0 : 0.0};
+              return Row{std::trunc(Normal(random)), std::trunc(1.4 * std::sin(angle)),
+                         std::trunc(Normal(random)), Uniform(random) < 0.2 ? 1.0 : 0.0};
             }),
             "cut_to_integers");
 }
@@ -95,7 +97,9 @@ TEST(CutInputs, WholeNumbersOfOtherKinds_AreSilent) {
   });
   silent([](auto& random) { return Of(42, [&](auto) { return std::floor(3 * Uniform(random)) - 1; }); });
   silent([](auto& random) { return Of(6, [&](auto) { return std::floor(3 * Uniform(random)); }); });
-  silent([](auto& random) { return Of(6, [&](auto) { return std::poisson_distribution<int>(0.4)(random) * 1.0; }); });
+  silent([](auto& random) {
+    return Of(6, [&](auto) { return std::poisson_distribution<int>(0.4)(random) * 1.0; });
+  });
   silent([](auto& random) { return Of(6, [&](auto) { return Uniform(random) < 0.5 ? -1.0 : 1.0; }); });
   // Differences of counts of unlike rates.
   silent([](auto& random) {
@@ -110,15 +114,23 @@ TEST(CutInputs, WhatTheTargetHasInFull_IsNamed) {
   // A series whose next value is the target.
   const auto series = [](auto& random) {
     const double phase = 6.28 * Uniform(random);
-    return Of(12, [&](std::size_t t) { return 1.4 * std::sin(phase + 0.25 * static_cast<double>(t)) + 0.2 * Normal(random); });
+    return Of(12, [&](std::size_t t) {
+      return 1.4 * std::sin(phase + 0.25 * static_cast<double>(t)) + 0.2 * Normal(random);
+    });
   };
   const auto next = [](const Row& row) { return Row{0.97 * row.back() + 0.02}; };
   EXPECT_EQ(CauseOf(series, {12, 1}, next, {1}), "cut_to_integers");
   // An input that is to be given back.
   const auto numbers = [](auto& random) { return Of(8, [&](auto) { return 1.5 * Normal(random); }); };
   EXPECT_EQ(CauseOf(numbers, {8}, [](const Row& row) { return row; }, {8}), "cut_to_integers");
+  // A toy: what is added lies between 0 and 1.
+  const auto toy = [](auto& random) {
+    return Of(8, [&](auto) { return std::floor(6 * Uniform(random)) + 0.5; });
+  };
+  EXPECT_EQ(CauseOf(toy, {8}, [](const Row& row) { return row; }, {8}), "");
   // A target that has nothing to do with the steps of the series.
-  EXPECT_EQ(CauseOf(series, {12, 1}, [](const Row& row) { return Row{row.front() * 7 - std::floor(row.front() * 7)}; }, {1}),
+  EXPECT_EQ(CauseOf(series, {12, 1},
+                    [](const Row& row) { return Row{row.front() * 7 - std::floor(row.front() * 7)}; }, {1}),
             "");
 }
 

@@ -29,7 +29,8 @@ constexpr const char* kName = "InputScale";
 constexpr std::size_t kMaxInputs = 16;
 constexpr std::int64_t kLastStep = 16;    // last TRAIN step that is looked at
 constexpr std::int64_t kOffsetRows = 32;  // rows whose means and deviations are believed
-// Rows that are standardised one by one lose two of their numbers: of a table of so many columns a third at least.
+// Rows that are standardised one by one lose two of their numbers: of a table of so many columns a third at
+// least.
 constexpr std::int64_t kFewColumns = 6;
 constexpr double kRowsApart = 64, kNoSeries = 0.75;
 constexpr std::int64_t kZeroRows = 64, kZeroSteps = 8;
@@ -264,20 +265,24 @@ class InputScale final : public KeptRule {
         rows.by() != RowScale::By::kDeviation || rows.neighbours() < kNoSeries || !read_.contains(name))
       return false;
     Finding finding = Named("by_row", view, input, "");
-    finding.what = fmt::format("each row of the input of {} has mean 0 and deviation 1 by itself", input.model);
+    finding.what =
+        fmt::format("each row of the input of {} has mean 0 and deviation 1 by itself", input.model);
     finding.why = fmt::format(
-        "its {} numbers were standardised among each other, along the wrong axis: two of them follow from the "
+        "its {} numbers were standardised among each other, along the wrong axis: two of them follow from "
+        "the "
         "others, and what is large for its own column is not to be told from what is large in its row",
         rows.width());
     finding.remedy =
-        "standardise columns, not rows: take mean and deviation along axis 0, from the training data, and use "
+        "standardise columns, not rows: take mean and deviation along axis 0, from the training data, and "
+        "use "
         "them for all sets";
-    finding.causes = {"a mean and a deviation along axis 1", "a table that was transposed before it was scaled"};
+    finding.causes = {"a mean and a deviation along axis 1",
+                      "a table that was transposed before it was scaled"};
     finding.evidence = {{"columns", rows.width()}, {"rows", rows.rows()}, {"neighbours", rows.neighbours()}};
-    finding.threshold =
-        fmt::format("all of {:g} rows with mean 0 and one deviation, of {} columns at most, which are no series "
-                    "(Luff)",
-                    kRowsApart, kFewColumns);
+    finding.threshold = fmt::format(
+        "all of {:g} rows with mean 0 and one deviation, of {} columns at most, which are no series "
+        "(Luff)",
+        kRowsApart, kFewColumns);
     sink.Report(std::move(finding));
     return true;
   }
@@ -291,16 +296,20 @@ class InputScale final : public KeptRule {
     finding.why =
         cut->by_target
             ? fmt::format(
-                  "all of its values are whole numbers, {:.0f} % of them 0, and the target has in full what they "
+                  "all of its values are whole numbers, {:.0f} % of them 0, and the target has in full what "
+                  "they "
                   "are without what stands behind the point: {:.0f} % agree with it if it is cut off, too",
                   100 * cut->zeros, 100 * cut->agreement)
             : fmt::format(
-                  "all of its values are whole numbers, and {} of its {} columns are distributed as standardised "
-                  "numbers without what stands behind the point: {:.0f} % of their values are 0, where they say "
+                  "all of its values are whole numbers, and {} of its {} columns are distributed as "
+                  "standardised "
+                  "numbers without what stands behind the point: {:.0f} % of their values are 0, where they "
+                  "say "
                   "nothing any more",
                   cut->normal, cut->columns, 100 * cut->zeros);
     finding.remedy =
-        "take the cast to integers out (float, not int or long); if it is meant, scale the columns up before it";
+        "take the cast to integers out (float, not int or long); if it is meant, scale the columns up before "
+        "it";
     finding.causes = {".long(), .int() or astype(int) on numbers that were scaled before",
                       "an array that was made with an integer type, into which numbers were written",
                       "// in place of /"};
@@ -499,7 +508,7 @@ class InputScale final : public KeptRule {
   std::map<std::string, CutColumns> cuts_;
   std::map<std::string, RowScale> rows_;
   std::set<std::string> read_;  // inputs that a layer with weights gets as they are
-  bool only_zeros_ = true;  // all inputs so far
+  bool only_zeros_ = true;      // all inputs so far
   std::int64_t zero_rows_ = 0, zero_steps_ = 0;
 };
 

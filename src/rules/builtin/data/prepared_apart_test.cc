@@ -242,8 +242,26 @@ TEST(PreparedApart, RowsThatTheTrainingChangesBehindTheirScaling_AreSilent) {
     row[random() % 5] = 1;
     return row;
   };
-  const auto spread = [](std::mt19937& random) { return Of(5, [&](std::size_t) { return 0.4 * Uniform(random); }); };
+  const auto spread = [](std::mt19937& random) {
+    return Of(5, [&](std::size_t) { return 0.4 * Uniform(random); });
+  };
   EXPECT_NE(CauseOf(spread, chosen), "by_row");
+}
+
+TEST(PreparedApart, ACodeForWhatIsMissingOnOneSideOnly_IsNamed) {
+  const auto with = [](double code, double share = 0.1) {
+    return [code, share](std::mt19937& random) {
+      Row row = Numbers(random);
+      if (Uniform(random) < share) row[2] = code;
+      return row;
+    };
+  };
+  EXPECT_EQ(CauseOf(Numbers, with(-999)), "code");
+  EXPECT_EQ(CauseOf(with(-999), Numbers), "code");
+  EXPECT_NE(CauseOf(with(-999), with(-999)), "code");
+  EXPECT_NE(CauseOf(Numbers, with(-30)), "code");
+  EXPECT_NE(CauseOf(with(-999, 0.005), with(-999)), "code");  // rare there, by chance
+  EXPECT_NE(CauseOf(Numbers, with(0)), "code");
 }
 
 TEST(PreparedApart, ColumnsInReverseOrderOrTurned_AreNamed_WithoutAnyTarget) {
@@ -273,7 +291,8 @@ TEST(PreparedApart, ColumnsInReverseOrderOrTurned_AreNamed_WithoutAnyTarget) {
   // Windows that rose and now fall: means in reverse order, deviations as before.
   const auto window = [](double slope) {
     return [slope](std::mt19937& random) {
-      return ByRow(Of(12, [&](std::size_t f) { return slope * static_cast<double>(f) + 3 * Normal(random); }));
+      return ByRow(
+          Of(12, [&](std::size_t f) { return slope * static_cast<double>(f) + 3 * Normal(random); }));
     };
   };
   EXPECT_EQ(CauseOf(window(0.3), window(-0.3)), "");
@@ -316,7 +335,8 @@ TEST(PreparedApart, TargetsThatAreCutInOneModeOnly_AreNamed) {
   EXPECT_EQ(TargetsOf(as_it_is, as_it_is), "");
   // Marks of one person in training, their means in evaluations; labels that are smoothed in training.
   EXPECT_EQ(TargetsOf([](double y) { return std::round(y); }, as_it_is), "");
-  EXPECT_EQ(TargetsOf([](double y) { return y > 0 ? 0.9 : 0.1; }, [](double y) { return y > 0 ? 1 : 0; }), "");
+  EXPECT_EQ(TargetsOf([](double y) { return y > 0 ? 0.9 : 0.1; }, [](double y) { return y > 0 ? 1 : 0; }),
+            "");
 }
 
 }  // namespace

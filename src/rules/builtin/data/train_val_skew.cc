@@ -309,8 +309,8 @@ class TrainValSkew final : public KeptRule {
       Targets(trial, sink);
       for (const TargetSkew::CutTargets& one : targets_.Cut())
         if (open_.insert(one.loss + "\ncut").second)
-          Tell(trial, one.loss,
-               CutText("the target of " + one.loss, one.cut, one.in_training, "targets_cut"), sink);
+          Tell(trial, one.loss, CutText("the target of " + one.loss, one.cut, one.in_training, "targets_cut"),
+               sink);
     }
     targets_.Next();
     if (!turns_.alternate() && steps_ >= kSteps) Exchanged(trial, sink);
@@ -396,7 +396,7 @@ class TrainValSkew final : public KeptRule {
     std::vector<SideText> found;
     if (std::min(input.seen.count(), input.evaluated_seen.count()) >= limits_.rows)
       found = input.apart.Find(name);
-    for (const char* cause : {"cut", "by_row"}) {
+    for (const char* cause : {"cut", "by_row", "code"}) {
       const auto one = std::find_if(found.begin(), found.end(),
                                     [cause](const SideText& text) { return text.cause == cause; });
       if (IsOpen(cause, name, one != found.end(), sink)) Tell(trial, name, *one, sink);
@@ -621,7 +621,7 @@ RuleSpec Spec() {
   });
   // 5: targets; 6: silent of data that a policy collects; 7: and of rollouts; 8: of boosting, places, ids; 9:
   // rows that come again count once; 10: learnt rows are not collected; 11: integers that Keras makes floats
-  // of; 13: "cut", "by_row", "targets_cut", columns of a table in another order
+  // of; 13: "cut", "by_row", "code", "targets_cut", columns of a table in another order
   spec.version = 13;
   spec.summary = "inputs of evaluations that are distributed otherwise than those of the training";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
