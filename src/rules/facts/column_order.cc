@@ -11,7 +11,7 @@ namespace luff::rules {
 namespace {
 
 constexpr double kUnlike = 10, kLike = 3;  // mean squared differences, in squared standard errors
-constexpr std::size_t kFewest = 8, kMost = 256;
+constexpr std::size_t kFewestColumns = 8, kMost = 256;
 constexpr std::int64_t kRows = 64;
 
 // What a column is like, and how well that is known.
@@ -70,17 +70,17 @@ Apart ApartOf(const std::vector<Column>& one, const std::vector<Column>& other, 
 std::optional<ColumnOrder> FindColumnOrder(const Features& training, const Features& evaluation,
                                            std::int64_t rows, std::int64_t other_rows) {
   const std::size_t n = training.size();
-  if (training.kind() != evaluation.kind() || !training.kind().starts_with("float,2,") || n < kFewest ||
+  if (training.kind() != evaluation.kind() || !training.kind().starts_with("float,2,") || n < kFewestColumns ||
       n > kMost || rows < kRows || other_rows < kRows)
     return std::nullopt;
   const std::vector<Column> one = ColumnsOf(training, rows);
   const std::vector<Column> other = ColumnsOf(evaluation, other_rows);
   const Apart stays = ApartOf(one, other, [](std::size_t i) { return i; });
-  if (stays.columns < kFewest || stays.means < kUnlike || stays.deviations < kUnlike) return std::nullopt;
+  if (stays.columns < kFewestColumns || stays.means < kUnlike || stays.deviations < kUnlike) return std::nullopt;
   std::optional<ColumnOrder> best;
   const auto take = [&](const Apart& moved, const std::string& how) {
     const double worse = std::max(moved.means, moved.deviations);
-    if (moved.columns < kFewest || worse > kLike || (best && best->reordered <= worse)) return;
+    if (moved.columns < kFewestColumns || worse > kLike || (best && best->reordered <= worse)) return;
     if (stays.means < kUnlike * std::max(moved.means, 1.0) ||
         stays.deviations < kUnlike * std::max(moved.deviations, 1.0))
       return;
