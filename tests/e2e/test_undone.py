@@ -7,6 +7,7 @@ import pytest
 from .conftest import Luff
 
 SET_BACK, EARLY = ("FrozenAtInit", "set_back"), ("StepSkipped", "ends_early")
+FEW = ("Overfit", "few_rows")
 FAULTS = {
     "loads_the_first_state": SET_BACK,
     "loads_a_file": SET_BACK,
@@ -19,6 +20,8 @@ FAULTS = {
     "breaks_with_a_loader": EARLY,
     "returns_inside": EARLY,
     "breaks_in_order": EARLY,
+    "few_rows_left": FEW,
+    "subset_left": FEW,
 }
 MEANT = (
     "reptile",
@@ -39,6 +42,7 @@ MEANT = (
     "looks_at_one_batch_first",
     "draws_a_batch",
     "full_batches",
+    "few_shots",
 )
 
 

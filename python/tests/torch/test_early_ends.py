@@ -34,7 +34,7 @@ def breaks_behind_more():
         for _, (_, _) in enumerate([(1, 2), (3, 4)]):
             with contextlib.nullcontext():
                 here()
-            others = [one for one in range(3)]
+            others = [one + k for one in range(3)]
             for one in others:
                 others[0] += one
             if k > 5:

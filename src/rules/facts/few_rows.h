@@ -1,5 +1,7 @@
 #pragma once
+#include <algorithm>
 #include <cstdint>
+#include <deque>
 #include <unordered_set>
 
 #include "luff/rules/rule.h"
@@ -20,20 +22,30 @@ class FewRows {
   void OnStep(const StepView& view);
   [[nodiscard]] bool are_few() const noexcept {
     return !many_ && trained_.size() >= kLeast && times() >= static_cast<double>(kTimes) &&
-           evaluated_.size() >= kMore * trained_.size();
+           evaluated() >= kMore * trained_.size();
   }
   [[nodiscard]] std::size_t trained() const noexcept { return trained_.size(); }
-  [[nodiscard]] std::size_t evaluated() const noexcept { return evaluated_.size(); }
+  [[nodiscard]] std::size_t evaluated() const noexcept {
+    return std::max(evaluated_.size(), static_cast<std::size_t>(batch_));
+  }
   [[nodiscard]] double times() const noexcept {
     return trained_.empty() ? 0 : static_cast<double>(seen_) / static_cast<double>(trained_.size());
   }
 
+  /// The mean of the losses of the newest steps as a share of that of the first; 1 if it is not known.
+  [[nodiscard]] double loss_left() const noexcept;
+
   void VisitFields(Fields& io);
 
  private:
+  static constexpr std::size_t kSteps = 16;
+
   std::unordered_set<std::uint64_t> trained_, evaluated_;  // the latter without the former
   std::int64_t seen_ = 0;                                  // rows of the training, each time
+  std::int64_t batch_ = 0;                                 // most rows of an evaluation's batch, none known
   bool many_ = false;                                      // or not all are known
+  std::deque<double> losses_;                              // sums, of the newest steps
+  double first_ = 0, steps_ = 0;                           // of the first ones
 };
 
 }  // namespace luff::rules

@@ -247,12 +247,12 @@ def clips_weights():
 
 def probes():
     """A probe is drawn anew for each epoch, with its own optimizer, which stays."""
-    body, head, probe = net(), nn.Linear(6, 6), nn.Linear(20, 6)
-    optimizer, own = adam(body), torch.optim.SGD(probe.parameters(), lr=0.05)
+    model, probe = net(), nn.Linear(20, 6)
+    optimizer, own = adam(model), torch.optim.SGD(probe.parameters(), lr=0.05)
     for _ in range(7):
         probe.reset_parameters()
         for index in torch.randperm(len(X)).split(32):
-            update(nn.Sequential(body, head), optimizer, X[index], Y[index])
+            update(model, optimizer, X[index], Y[index])
             update(probe, own, X[index], Y[index])
 
 

@@ -58,7 +58,7 @@ class Loads(WaitingEvents):
             known.writes = _writes_of_groups(optimizer)
 
     def written(self, number: int) -> bool:
-        """Whether one of an optimizer's weights was written since its last update: called at each, so it does little."""
+        """Whether one of an optimizer's weights was written since its last update. Called at each: it does little."""
         try:
             known = self._updated[number]
             return bool(known.probe()._version != known.writes[known.probed])

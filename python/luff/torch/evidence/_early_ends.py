@@ -1,5 +1,5 @@
-"""Updates that stand in a loop which never comes round: a `for` whose body always ends with `break` or `return`, so that
-each pass over the data ends behind its first batch.
+"""Updates that stand in a loop which never comes round: a `for` whose body always ends with `break` or `return`, so
+that each pass over the data ends behind its first batch.
 
 The innermost loop around an update counts, through the functions that lead to it: a loop over folds of which only the
 first is trained has loops over epochs and batches within. Looked at after 1, 2, 4, 8, … updates of an optimizer, in

@@ -115,7 +115,9 @@ class Luff final : public CurveRule {
  public:
   explicit Luff(const Limits& limits) : CurveRule(kName, "rising"), limits_(limits) {}
 
-  [[nodiscard]] bool IsTold(const ValidationCurve& curve) const { return Holds(curve) || Persists(curve); }
+  [[nodiscard]] bool IsTold(const ValidationCurve& curve) const {
+    return !curve.answers_hold() && Holds(curve);
+  }
   using CurveRule::evaluations;
 
  private:
@@ -178,7 +180,7 @@ class WithFewRows final : public KeptRule {
       if (curve.count() == 0 || curve.unfit() || curves_.IsTold(curve)) continue;
       const EvaluationPoint& now = curve.recent().back();
       const double start = curve.start();
-      if (!(now.training <= kByHeart * start && now.validation >= kLost * start)) continue;
+      if (!(rows_.loss_left() <= kByHeart && now.validation >= kLost * start)) continue;
       Tell(trial, name, curve, sink);
       return;
     }
@@ -204,7 +206,7 @@ class WithFewRows final : public KeptRule {
         "the training has given the same {} rows {:.0f} times each, as far as samples tell: its loss fell "
         "from "
         "{:.4g} to {:.4g}, and evaluations have {:.4g}",
-        rows_.trained(), rows_.times(), curve.start(), now.training, now.validation);
+        rows_.trained(), rows_.times(), curve.start(), rows_.loss_left() * curve.start(), now.validation);
     finding.remedy =
         "look whether a subset was left in from debugging (train_x[:64], Subset, a limit on samples or "
         "files) "
@@ -213,7 +215,7 @@ class WithFewRows final : public KeptRule {
                       "too little data for the size of the model"};
     finding.evidence = {{"rows", rows_.trained()},
                         {"evaluated", rows_.evaluated()},
-                        {"training", now.training},
+                        {"training_left", rows_.loss_left()},
                         {"validation", now.validation}};
     finding.threshold = fmt::format(
         "{} rows or fewer, {} times as many in evaluations; {:g} % of the first loss in the training, {:g} % "
