@@ -530,7 +530,7 @@ class Losses:
             kinds &= self._maximised
         if kinds - self._maximised or kinds & self._minimised:
             self._maximised = (self._maximised | kinds) - self._minimised
-            event = {"kind": "maximised", "losses": sorted(self._maximised)}
+            event: dict[str, Any] = {"kind": "maximised", "losses": sorted(self._maximised)}
             if direction < 0:
                 event["optimizer"] = True
             session.event_json(json.dumps(event))
