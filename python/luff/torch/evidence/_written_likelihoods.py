@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from luff._rows import rows_that_fit
+from luff._rows import WHOLE_BYTES, rows_that_fit
 from luff.torch.capture._graphs import operation_of
 from luff.torch.capture._memory import Array, array_of, copy_of_rows, is_readable
 from luff.torch.evidence._loss_terms import axis_of, is_binary, is_hot, past, read
@@ -233,4 +233,7 @@ def pair_of(
     words = scores[:rows].astype(np.float32) if tensor is None else copy_of_rows(tensor, rows)
     if words is None:
         return None
-    return Pair(dtype, shape, words, torch.int64, classes.shape, classes[:rows], value)
+    ids = classes[
+        : max(rows, WHOLE_BYTES // 8 // max(classes[0].size, 1))
+    ]  # whole, as those of torch's losses
+    return Pair(dtype, shape, words, torch.int64, classes.shape, ids, value)
