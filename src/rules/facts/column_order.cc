@@ -10,22 +10,28 @@
 namespace luff::rules {
 namespace {
 
+<<<<<<< HEAD
 constexpr double kUnlike = 10, kLike = 3;  // mean squared differences, in squared standard errors
 constexpr std::size_t kFewestColumns = 8, kMost = 256;
 constexpr std::int64_t kRows = 64;
+=======
+constexpr double kOrderUnlike = 10, kOrderLike = 3;  // mean squared differences, in squared standard errors
+constexpr std::size_t kFewestOrdered = 8, kMostOrdered = 256;
+constexpr std::int64_t kOrderRows = 64;
+>>>>>>> b3
 
 // What a column is like, and how well that is known.
-struct Column {
+struct KnownColumn {
   double mean = 0, mean_error = 0;            // squared errors
   double deviation = 0, deviation_error = 0;  // logarithm
   bool varies = false;
 };
 
-std::vector<Column> ColumnsOf(const Features& features, std::int64_t rows) {
-  std::vector<Column> columns(features.size());
+std::vector<KnownColumn> KnownColumnsOf(const Features& features, std::int64_t rows) {
+  std::vector<KnownColumn> columns(features.size());
   const auto n = static_cast<double>(rows);
   for (std::size_t i = 0; i < columns.size(); ++i) {
-    Column& one = columns[i];
+    KnownColumn& one = columns[i];
     one.mean = features.mean(i);
     one.varies = features.varies(i);
     if (!one.varies) continue;
@@ -36,18 +42,19 @@ std::vector<Column> ColumnsOf(const Features& features, std::int64_t rows) {
   return columns;
 }
 
-struct Apart {
+struct OrderApart {
   double means = 0, deviations = 0;
   std::size_t columns = 0;
 };
 
 // Column i of `other` read as column place(i) of `one`.
 template <typename Place>
-Apart ApartOf(const std::vector<Column>& one, const std::vector<Column>& other, Place place) {
-  Apart apart;
+OrderApart OrderApartOf(const std::vector<KnownColumn>& one, const std::vector<KnownColumn>& other,
+                        Place place) {
+  OrderApart apart;
   for (std::size_t i = 0; i < other.size(); ++i) {
-    const Column& a = one[place(i)];
-    const Column& b = other[i];
+    const KnownColumn& a = one[place(i)];
+    const KnownColumn& b = other[i];
     if (!a.varies && !b.varies) {
       if (std::abs(a.mean - b.mean) > 1e-6 * (std::abs(a.mean) + std::abs(b.mean))) return {1e9, 1e9, 0};
       continue;
@@ -70,6 +77,7 @@ Apart ApartOf(const std::vector<Column>& one, const std::vector<Column>& other, 
 std::optional<ColumnOrder> FindColumnOrder(const Features& training, const Features& evaluation,
                                            std::int64_t rows, std::int64_t other_rows) {
   const std::size_t n = training.size();
+<<<<<<< HEAD
   if (training.kind() != evaluation.kind() || !training.kind().starts_with("float,2,") || n < kFewestColumns ||
       n > kMost || rows < kRows || other_rows < kRows)
     return std::nullopt;
@@ -77,18 +85,34 @@ std::optional<ColumnOrder> FindColumnOrder(const Features& training, const Featu
   const std::vector<Column> other = ColumnsOf(evaluation, other_rows);
   const Apart stays = ApartOf(one, other, [](std::size_t i) { return i; });
   if (stays.columns < kFewestColumns || stays.means < kUnlike || stays.deviations < kUnlike) return std::nullopt;
+=======
+  if (training.kind() != evaluation.kind() || !training.kind().starts_with("float,2,") ||
+      n < kFewestOrdered || n > kMostOrdered || rows < kOrderRows || other_rows < kOrderRows)
+    return std::nullopt;
+  const std::vector<KnownColumn> one = KnownColumnsOf(training, rows);
+  const std::vector<KnownColumn> other = KnownColumnsOf(evaluation, other_rows);
+  const OrderApart stays = OrderApartOf(one, other, [](std::size_t i) { return i; });
+  if (stays.columns < kFewestOrdered || stays.means < kOrderUnlike || stays.deviations < kOrderUnlike)
+    return std::nullopt;
+>>>>>>> b3
   std::optional<ColumnOrder> best;
-  const auto take = [&](const Apart& moved, const std::string& how) {
+  const auto take = [&](const OrderApart& moved, const std::string& how) {
     const double worse = std::max(moved.means, moved.deviations);
+<<<<<<< HEAD
     if (moved.columns < kFewestColumns || worse > kLike || (best && best->reordered <= worse)) return;
     if (stays.means < kUnlike * std::max(moved.means, 1.0) ||
         stays.deviations < kUnlike * std::max(moved.deviations, 1.0))
+=======
+    if (moved.columns < kFewestOrdered || worse > kOrderLike || (best && best->reordered <= worse)) return;
+    if (stays.means < kOrderUnlike * std::max(moved.means, 1.0) ||
+        stays.deviations < kOrderUnlike * std::max(moved.deviations, 1.0))
+>>>>>>> b3
       return;
     best = ColumnOrder{how, std::min(stays.means, stays.deviations), worse};
   };
-  take(ApartOf(one, other, [n](std::size_t i) { return n - 1 - i; }), "in reverse order");
+  take(OrderApartOf(one, other, [n](std::size_t i) { return n - 1 - i; }), "in reverse order");
   for (std::size_t k = 1; k < n; ++k) {
-    const Apart moved = ApartOf(one, other, [n, k](std::size_t i) { return (i + k) % n; });
+    const OrderApart moved = OrderApartOf(one, other, [n, k](std::size_t i) { return (i + k) % n; });
     take(moved, fmt::format("with its first {} columns behind the others", k));
   }
   return best;

@@ -8,10 +8,10 @@
 namespace luff::rules {
 namespace {
 
-constexpr double kLargest = 1e60;
+constexpr double kLargestScaled = 1e60;
 constexpr std::size_t kFewestValues = 3;
-constexpr double kExact = 5e-3;  // of a row's deviation: what half precision leaves
-constexpr double kFewestRows = 32;
+constexpr double kExactScale = 5e-3;  // of a row's deviation: what half precision leaves
+constexpr double kFewestScaled = 32;
 // Means of rows that were scaled one by one and then changed stay near 0: a mixture of such rows has mean 0,
 // noise of a third of their size moves the mean of a row of F values by a third of 1 / sqrt(F), and a crop,
 // or an erased part, moves that of an image by less than 0.3.
@@ -32,7 +32,7 @@ void RowScale::Add(const SampleValues& sample) {
   const auto n = static_cast<double>(rows.width);
   for (std::size_t i = 0; i < rows.count; ++i) {
     const double* row = &sample.values[i * rows.width];
-    if (!std::all_of(row, row + rows.width, [](double x) { return std::abs(x) < kLargest; })) continue;
+    if (!std::all_of(row, row + rows.width, [](double x) { return std::abs(x) < kLargestScaled; })) continue;
     double mean = 0;
     for (std::size_t k = 0; k < rows.width; ++k) {
       mean += row[k] / n;
@@ -60,12 +60,13 @@ void RowScale::Add(const SampleValues& sample) {
 }
 
 RowScale::By RowScale::by() const noexcept {
-  if (rows_ < kFewestRows || whole_) return By::kNothing;
+  if (rows_ < kFewestScaled || whole_) return By::kNothing;
   // The deviation of a row of n values is 1, or sqrt((n - 1) / n) if the one that is divided by has n - 1.
   const auto n = static_cast<double>(width_);
-  const auto near = [](double value, double to) { return std::abs(value - to) <= kExact * to; };
+  const auto near = [](double value, double to) { return std::abs(value - to) <= kExactScale * to; };
   const auto all_near = [&](double to) { return near(least_deviation_, to) && near(largest_deviation_, to); };
-  if (largest_mean_ <= kExact && (all_near(1) || all_near(std::sqrt((n - 1) / n)))) return By::kDeviation;
+  if (largest_mean_ <= kExactScale && (all_near(1) || all_near(std::sqrt((n - 1) / n))))
+    return By::kDeviation;
   if (near(least_length_, 1) && near(largest_length_, 1)) return By::kLength;
   return By::kNothing;
 }
@@ -84,7 +85,7 @@ double RowScale::neighbours() const noexcept {
 RowScale::By RowScale::Compare(const RowScale& one, const RowScale& other) {
   const By by = one.by();
   if (by == By::kNothing || one.width_ != other.width_ || one.axes_ != other.axes_ ||
-      other.rows_ < kFewestRows || other.whole_ || other.by() != By::kNothing)
+      other.rows_ < kFewestScaled || other.whole_ || other.by() != By::kNothing)
     return By::kNothing;
   if (by == By::kLength) {
     const double ratio = other.mean_length();

@@ -6,35 +6,35 @@
 namespace luff::rules {
 namespace {
 
-constexpr double kLargest = 1e60;
-constexpr double kFewest = 128;  // values
-constexpr double kReal = 0.2;    // share of values that are no whole numbers
-constexpr double kNegative = 0.01;
+constexpr double kMostWhole = 1e60;
+constexpr double kFewestWhole = 128;  // values
+constexpr double kRealWhole = 0.2;    // share of values that are no whole numbers
+constexpr double kNegativeWhole = 0.01;
 // Distances of distributions: at most, of what is cut off; at least, of what is rounded.
-constexpr double kSame = 0.1, kOther = 0.05, kTimes = 3;
-constexpr double kShares = 1.25;  // ratio of what is not 0
+constexpr double kSameWhole = 0.1, kOtherWhole = 0.05, kTimesWhole = 3;
+constexpr double kSharesWhole = 1.25;  // ratio of what is not 0
 
-std::size_t BinOf(double whole) { return static_cast<std::size_t>(std::clamp(whole, -3.0, 3.0) + 3); }
+std::size_t WholeBinOf(double whole) { return static_cast<std::size_t>(std::clamp(whole, -3.0, 3.0) + 3); }
 
 }  // namespace
 
 void WholeNumbers::Add(const std::vector<double>& values) {
   for (const double value : values) {
-    if (!(std::abs(value) < kLargest)) continue;
+    if (!(std::abs(value) < kMostWhole)) continue;
     count_ += 1;
     whole_ += value == std::trunc(value) ? 1 : 0;
     negative_ += value < 0 ? 1 : 0;
     above_one_ += value > 1 ? 1 : 0;
-    cut_[BinOf(std::trunc(value))] += 1;
-    rounded_[BinOf(std::round(value))] += 1;
+    cut_[WholeBinOf(std::trunc(value))] += 1;
+    rounded_[WholeBinOf(std::round(value))] += 1;
   }
 }
 
 std::optional<WholeNumbers::Cut> WholeNumbers::Compare(const WholeNumbers& whole, const WholeNumbers& real) {
-  if (!whole.all_whole() || whole.count_ < kFewest || real.count_ < kFewest) return std::nullopt;
+  if (!whole.all_whole() || whole.count_ < kFewestWhole || real.count_ < kFewestWhole) return std::nullopt;
   Cut cut;
   cut.real_share = 1 - real.whole_ / real.count_;
-  if (cut.real_share < kReal || (real.above_one_ > 0 && real.negative_ < kNegative * real.count_))
+  if (cut.real_share < kRealWhole || (real.above_one_ > 0 && real.negative_ < kNegativeWhole * real.count_))
     return std::nullopt;
   constexpr std::size_t kZero = kBins / 2;
   cut.zeros = whole.cut_[kZero] / whole.count_;
@@ -45,8 +45,9 @@ std::optional<WholeNumbers::Cut> WholeNumbers::Compare(const WholeNumbers& whole
   }
   const double other = 1 - cut.zeros;
   const double other_if_cut = 1 - real.cut_[kZero] / real.count_;
-  if (!(other > 0) || other > kShares * other_if_cut || other_if_cut > kShares * other) return std::nullopt;
-  if (cut.as_cut > kSame || cut.as_rounded < kOther || cut.as_rounded < kTimes * cut.as_cut)
+  if (!(other > 0) || other > kSharesWhole * other_if_cut || other_if_cut > kSharesWhole * other)
+    return std::nullopt;
+  if (cut.as_cut > kSameWhole || cut.as_rounded < kOtherWhole || cut.as_rounded < kTimesWhole * cut.as_cut)
     return std::nullopt;
   return cut;
 }
