@@ -519,14 +519,19 @@ class Losses:
     def _ascends(self) -> bool:
         """Returns whether the script means to ascend: an optimizer maximises, or none holds a weight of a model.
 
-        Who trains plain tensors against a loss, such as the disturbance of an image, often makes the loss larger.
+        Who trains plain tensors, or parameters beside a model that is frozen, against a loss, such as the disturbance
+        of images, often makes the loss larger.
         """
         recorder = self._context.recorder
         living = recorder.living() if recorder is not None else ()
         groups = [group for _, optimizer in living for group in optimizer.param_groups]
         held = [p for group in groups for p in group["params"]]
+        of_called = recorder.of_called if recorder is not None else ()
         return any(group.get("maximize") for group in groups) or (
-            bool(held) and not any(isinstance(p, torch.nn.Parameter) for p in held)
+            bool(held)
+            and not any(
+                isinstance(p, torch.nn.Parameter) and (not of_called or id(p) in of_called) for p in held
+            )
         )
 
     def _parts(self, step: Step, root: Any) -> None:
