@@ -203,7 +203,8 @@ def test_arguments_of_a_step_without_a_backward_pass_are_not_kept(watched):
     assert told(session, "places") == []
 
 
-def test_models_without_attention_start_no_child(watched):
+def test_models_without_attention_are_only_asked_for_their_order(watched):
     hook, session = watched({SAMPLE})
     train(hook, nn.Sequential(nn.Linear(4, 4), nn.ReLU()), lambda: (torch.randn(ROWS, 4),))
-    assert told(session, "places") == []
+    (event,) = told(session, "places")
+    assert event == {"kind": "places", "step": 2, "asked": True}

@@ -242,10 +242,11 @@ def test_a_minus_is_withdrawn_when_the_loss_is_minimised_too(watched, functional
     assert told == [["CrossEntropyLoss"], []]
 
 
-def test_a_disturbance_that_is_to_make_the_loss_larger_is_no_mistake(watched, functional):
+@pytest.mark.parametrize("kind", [lambda values: values.requires_grad_(), nn.Parameter])
+def test_a_disturbance_that_is_to_make_the_loss_larger_is_no_mistake(watched, functional, kind):
     _, session = watched(ROLES)
-    model = nn.Linear(6, 3)
-    disturbance = torch.zeros(6, requires_grad=True)
+    model = nn.Linear(6, 3).requires_grad_(False)
+    disturbance = kind(torch.zeros(6))
     optimizer = torch.optim.SGD([disturbance], lr=0.01)
     for x, y in cases.batches(4):
         optimizer.zero_grad()

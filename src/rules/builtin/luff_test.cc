@@ -349,6 +349,29 @@ TEST(WeightUpdateRatio, NoUpdateChangesABit_IsToldAsZero) {
   EXPECT_EQ(findings[0].what.find("inf"), std::string::npos);
 }
 
+// A model whose weights have gradients and rest, while an optimizer of something else steps. `holder`: of
+// them.
+std::vector<Finding> BesideAnother(const std::string& holder, std::uint32_t stepped) {
+  FakeTrial trial;
+  trial.SetDocument("model", R"({"models": [{"name": "Net", "type": "Net", "parameters": [
+    {"path": "a.weight", "name": "Net_a.weight", "shape": [2], "requires_grad": true, "optimizer": )" +
+                                 holder +
+                                 R"(}]}], "optimizers": [{"number": 0, "name": "Adam", "type": "Adam"},
+    {"number": 1, "name": "Adam_2", "type": "Adam"}]})");
+  for (int step = 0; step < 96; ++step) {
+    trial.Step().Loss(2.3).Tensor("gradient/Net_a.weight", Role::kGradient, {1});
+    trial.Event(format::EventKind::kOptimizerStep, stepped);
+    if (step % 8 == 0 && step > 0) trial.Difference("Net_a.weight", 0, 0, 1, 1);
+  }
+  return FindingsOf(trial, "WeightUpdateRatio", ParameterSet::kLuff);
+}
+
+TEST(WeightUpdateRatio, AModelThatRestsWhileAnotherThingIsTrained_IsSilent) {
+  EXPECT_TRUE(BesideAnother("null", 1).empty());         // a disturbance of its inputs
+  EXPECT_TRUE(BesideAnother("\"Adam\"", 1).empty());     // it was trained before
+  EXPECT_EQ(BesideAnother("\"Adam_2\"", 1).size(), 1U);  // its own optimizer steps
+}
+
 // Each update undoes the one before: captures an even number of them apart see none.
 TEST(WeightUpdateRatio, WeightsThatSwingBetweenTwoValues_DoMove) {
   const auto told = [](double other, double rate) {

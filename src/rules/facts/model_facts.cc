@@ -142,6 +142,7 @@ ModuleFacts ModuleFrom(const Json& model, const Json& module, const std::map<std
   facts.name = Word(module, "name");
   facts.training = Flag(module, "training", true);
   facts.builtin = Flag(module, "builtin", false);
+  facts.mentioned = Flag(module, "mentioned", false);
   if (const auto it = module.find("number"); it != module.end() && it->is_number_unsigned())
     facts.number = it->get<std::uint32_t>();
   if (const auto owner = owners.find(facts.path); owner != owners.end()) {

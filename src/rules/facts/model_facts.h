@@ -58,6 +58,7 @@ struct ModuleFacts {
   std::optional<std::uint32_t> number;
   bool training = true;
   bool builtin = false;                   // a class of the framework
+  bool mentioned = false;                 // methods of its parents may name it, beside their constructors
   bool has_parameters = false;            // of its own, not of its submodules
   bool trains = false;                    // one of them requires a gradient
   std::map<std::string, double> numbers;  // settings that are numbers; flags are 0 or 1

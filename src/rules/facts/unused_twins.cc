@@ -120,6 +120,7 @@ std::optional<UnusedTwins::Found> UnusedTwins::Judge(const ModelFacts& facts,
     if (!once) continue;
     for (const Twin& unused : members) {
       if (!unused.idle || unused.weights.empty() || calls_.contains(unused.module->name)) continue;
+      if (unused.module->mentioned) continue;  // a condition in forward() chooses it, later on
       const Twin* used = nullptr;
       bool alone = true;  // no other spare one, and no other that runs more than once
       for (const Twin& other : members) {

@@ -8,6 +8,7 @@ from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 from luff.torch.capture._memory import read_scalar
+from luff.torch.capture._mentions import is_mentioned
 from luff.torch.capture._names import Names, class_name
 
 __all__ = ["describe", "has_moved", "settings_of"]
@@ -163,7 +164,9 @@ def describe(
     modules_left = _MAX_MODULES
     for model, model_name in names.models():
         modules = []
+        parts: dict[str, Any] = {}
         for path, module in model.named_modules():
+            parts[path] = module
             if modules_left <= 0:
                 break
             modules_left -= 1
@@ -177,6 +180,8 @@ def describe(
                 entry["name"], entry["number"] = found
             if type(module).__module__.startswith("torch.nn."):
                 entry["builtin"] = True
+                if path and is_mentioned(parts, path):
+                    entry["mentioned"] = True
             entry["training"] = bool(module.training)
             modules.append(entry)
         parameters = []

@@ -35,6 +35,7 @@ from luff.torch.evidence._reach import Reach
 from luff.torch.evidence._rounding import Rounding
 from luff.torch.evidence._samples import Samples
 from luff.torch.evidence._set_back import SetBack
+from luff.torch.evidence._set_weights import SetWeights
 from luff.torch.evidence._statistics import Statistics
 from luff.torch.evidence._step import Step, StepContext
 from luff.torch.evidence._unused_passes import UnusedPasses
@@ -81,7 +82,8 @@ class Evidence:
         self._handed = HandedGradients()
         self.set_back = SetBack()
         self._early = EarlyEnds()
-        self.set_back.waiting = self._early.waiting = self._handed.waiting
+        self._set = SetWeights()
+        self.set_back.waiting = self._early.waiting = self._set.waiting = self._handed.waiting  # likewise
         self.statistics = Statistics()
         self.averages = Averages()
         self._adversaries = Adversaries(context, self.accumulated)
@@ -185,6 +187,8 @@ class Evidence:
         self._rounding.update_begins(record.number, update, optimizer, self._context)
         if record.number not in self._handed.over and self._context.recorder is not None:
             self._handed.update_begins(record, optimizer, self._context.recorder.of_called)
+        if record.number not in self._set.over and self._context.recorder is not None:
+            self._set.update_begins(record, self._context.recorder.count() > 1)
         if self._kept is None or not self._kept.marked:
             return
         count = self._kept.update_begins(record)
@@ -195,6 +199,8 @@ class Evidence:
         """Called when an optimizer has used its gradients."""
         self.accumulated.update_ended()
         self.loads.updated(record.number, optimizer)
+        if record.number not in self._set.over:
+            self._set.update_ended(record, optimizer)
         if in_backward:
             self._reach.spoiled = True
         elif self._kept is not None:

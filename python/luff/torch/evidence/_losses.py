@@ -538,23 +538,27 @@ class Losses:
     def _direction(self) -> int:
         """Returns which way the optimizers go: 1 down, -1 up, or 0 if the script may mean to ascend.
 
-        Who trains plain tensors against a loss, such as the disturbance of an image, often makes the loss larger; and
-        one of several optimizers that maximises is an adversary, or holds multipliers of constraints. The only one,
-        which holds all weights of the models that are called, goes up by a setting, and nothing goes down.
+        Who trains plain tensors, or parameters beside a model that is frozen, against a loss, such as the disturbance
+        of images, often makes the loss larger; and one of several optimizers that maximises is an adversary, or holds
+        multipliers of constraints. The only one, which holds all weights of the models that are called, goes up by a
+        setting, and nothing goes down.
         """
         recorder = self._context.recorder
         living = [optimizer for _, optimizer in recorder.living()] if recorder is not None else []
         groups = [group for optimizer in living for group in optimizer.param_groups]
         held = [p for group in groups for p in group["params"]]
-        if held and not any(isinstance(p, torch.nn.Parameter) for p in held):
+        of_called = recorder.of_called if recorder is not None else set()
+        if held and not any(
+            isinstance(p, torch.nn.Parameter) and (not of_called or id(p) in of_called) for p in held
+        ):
             return 0
         turned = [bool(group.get("maximize")) for group in groups]
         if not any(turned):
             return 1
-        if recorder is None or len(living) != 1 or not all(turned):
+        if len(living) != 1 or not all(turned):
             return 0
         # A model that nothing trains is attacked, or asked, by the one that is trained.
-        return -1 if recorder.of_called and recorder.of_called <= {id(p) for p in held} else 0
+        return -1 if of_called and of_called <= {id(p) for p in held} else 0
 
     def _parts(self, step: Step, root: Any) -> None:
         """Records the values of functional losses that a root sums up. They explain samples; the loss is the root."""

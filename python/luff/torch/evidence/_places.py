@@ -1,12 +1,14 @@
 """Asks a model whether its answer for a sample depends on the sample's place in the batch.
 
 A forked child gives a model with attention the same sample in all places of the batch: positions that are counted
-along the batch give each place its own answer. docs/adr/0010.
+along the batch give each place its own answer. Beside that it gives any model the batch in another order (`_orders`).
+docs/adr/0010.
 """
 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,6 +17,8 @@ import torch
 from luff.torch.capture._memory import is_readable
 from luff.torch.capture._modules import tensors_in
 from luff.torch.evidence._asked import Asked, AskedOfCalls, reordered
+from luff.torch.evidence._ignored_masks import Masked, mask_question
+from luff.torch.evidence._orders import Order, order_question
 
 __all__ = ["Places", "evaluate"]
 
@@ -56,8 +60,11 @@ class Places(AskedOfCalls):
         """Starts the child: the step is one of training."""
         step, calls = self._take()
         questions = [question for call in calls if (question := _question(*call)) is not None]
-        if questions:
-            self.ask(step, partial(evaluate, questions), [question.model for question in questions])
+        orders = [order for call in calls if (order := order_question(*call)) is not None]
+        masked = [mask for call in calls if (mask := mask_question(*call)) is not None]
+        if questions or orders or masked:
+            every: list[Any] = [*questions, *orders, *masked]
+            self.ask(step, partial(evaluate, questions, orders, masked), [one.model for one in every])
 
 
 def _given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[int | str, Any]]:
@@ -94,9 +101,19 @@ def _has_rows(tensor: Any, rows: int) -> bool:
     return bool(tensor.dim()) and tensor.shape[0] == rows
 
 
-def evaluate(questions: list[_Question]) -> dict[str, Any] | None:
+def evaluate(
+    questions: list[_Question], orders: Sequence[Order] = (), masked: Sequence[Masked] = ()
+) -> dict[str, Any] | None:
     """Asks the models, until one has something. Only for a forked child: modes, buffers and weights change."""
     found: dict[str, Any] | None = None
+    first: list[Any] = [*orders, *masked]  # while weights are as they were
+    for one in first:
+        try:
+            answer = one.evaluate()
+        except Exception:  # no other order fits, e.g. of sorted lengths
+            continue
+        if answer and not (found and "of" in found and "of" in answer):
+            found = {**(found or {}), **answer}
     for question in questions:
         if question.rows > _ROWS:
             few = torch.arange(_ROWS)
@@ -107,7 +124,7 @@ def evaluate(questions: list[_Question]) -> dict[str, Any] | None:
         except Exception:  # no other order fits, e.g. of sorted lengths
             continue
         if answer:
-            found = {"rows": question.rows, **answer}
+            found = {**(found or {}), "rows": question.rows, **answer}
             if "placed" in answer:
                 break
     return found

@@ -14,6 +14,7 @@
 #include "rules/facts/loss_call.h"
 #include "rules/facts/model_facts.h"
 #include "rules/facts/sample.h"
+#include "rules/facts/side_optimizers.h"
 #include "rules/facts/target_columns.h"
 #include "rules/facts/window_overlap.h"
 #include "rules/kit/kept_rule.h"
@@ -148,6 +149,7 @@ class DataLeak final : public KeptRule {
       labelled_ = labelled_ || pass_labelled_;
       if (Shares(batches, trained_on_)) return;
     }
+    if (*train && UpdatesFewWeights(view)) return;  // an architecture is chosen by rows that are kept apart
     for (const ModelInput& input : ModelInputsOf(view)) {
       const auto sample = LoadRows(view, input, inputs_, kMaxInputs);
       if (sample == nullptr || RowsOf(*sample).width < 2) continue;

@@ -96,6 +96,43 @@ TEST(DataLeak, ATeacherThatSeesTheBatchThatIsTrainedOn_IsSilent) {
   EXPECT_EQ(Findings(Teacher(true, true)).size(), 1U);
 }
 
+// Rows that are kept apart train what a second optimizer holds: `few` weights of 100.
+FakeTrial Bilevel(int few) {
+  FakeTrial trial;
+  trial.SetDocument("model", R"({"models": [{"name": "Net", "type": "Net", "parameters": [
+    {"path": "w", "name": "Net_w", "shape": [)" +
+                                 std::to_string(100 - few) +
+                                 R"(], "requires_grad": true, "optimizer": "Adam"},
+    {"path": "a", "name": "Net_a", "shape": [)" +
+                                 std::to_string(few) +
+                                 R"(], "requires_grad": true, "optimizer": "Adam_1"}]}],
+    "optimizers": [{"name": "Adam", "type": "Adam", "number": 0, "parameters": 1, "foreign": 0},
+                   {"name": "Adam_1", "type": "Adam", "number": 1, "parameters": 1, "foreign": 0}]})");
+  const auto sample = [&](int first) {
+    std::vector<double> values;
+    for (int i = 0; i < 20; ++i) {
+      const std::vector<double> one = Measured(first + i);
+      values.insert(values.end(), one.begin(), one.end());
+    }
+    trial.Sample("sample/Net_input_0", {20, 8}, values);
+  };
+  for (int step = 0; step < 40; ++step) {
+    trial.Step().Event(format::EventKind::kOptimizerStep, step % 2 == 0 ? 0 : 1);
+    sample(step % 2 * 1000 + 20 * (step / 2 % 10));
+  }
+  for (int batch = 0; batch < 4; ++batch) {
+    trial.Step(Mode::kEval).Loss(1);
+    sample(1000 + 20 * batch);
+  }
+  trial.Step();
+  return trial;
+}
+
+TEST(DataLeak, RowsThatOnlyTheWeightsOfAnArchitectureHaveSeen_AreSilent) {
+  EXPECT_TRUE(Findings(Bilevel(6)).empty());
+  EXPECT_EQ(Findings(Bilevel(50)).size(), 1U);
+}
+
 TEST(DataLeak, OverlappingSplits_AreNamed) {
   const auto findings = Findings(Story(Measured, [](int i) { return i % 4 == 0 ? i : 1000 + i; }));
   ASSERT_EQ(findings.size(), 1U);

@@ -18,6 +18,7 @@
 #include "rules/facts/loss_call.h"
 #include "rules/facts/model_modules.h"
 #include "rules/facts/sample.h"
+#include "rules/facts/shuffled_rows.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
 #include "rules/kit/select.h"
@@ -32,6 +33,8 @@ constexpr std::size_t kMaxCauses = 64;
 constexpr std::int64_t kLastStep = 64;  // of what shapes and sums show
 constexpr double kAcross = 1e-3;        // of the outputs' spread: more than rounding
 constexpr double kPlaced = 1e-2;        // likewise
+constexpr double kOrdered = 1e-2;       // likewise
+constexpr double kMasked = 0.1;         // likewise
 constexpr double kPadded = 1;           // of the outputs' spread: as far as rows differ from each other
 
 struct Limits {
@@ -61,6 +64,8 @@ class SampleMixing final : public KeptRule {
     Padded(view, sink);
     Placed(view, sink);
     Exchanged(view, sink);
+    Ordered(view, sink);
+    Masked(view, sink);
     if (info.mode_step > kLastStep) return;
     modules_.OnStep(view);
     const std::vector<LossCall>& calls = reader_.Read(view);
@@ -81,6 +86,8 @@ class SampleMixing final : public KeptRule {
     io("lengths_differ", lengths_differ_);
     io("padded", padded_);
     io("first_axis", first_axis_);
+    io("order", order_);
+    io("shuffled", shuffled_);
     io("reader", reader_);
   }
 
@@ -298,6 +305,66 @@ class SampleMixing final : public KeptRule {
     }
   }
 
+  // Reports a model whose answers do not move along when the rows of its batch are given in another order: it
+  // was asked, in evaluation mode. Only where the training itself gives its rows in ever other orders: those
+  // that are places of a sequence, nodes of a graph or sensors have one.
+  void Ordered(const StepView& view, Sink& sink) {
+    if (told_.contains("place") || told_.contains("order")) return;
+    for (const auto& answer : view.index.json_events("places")) order_.Read(*answer);
+    if (order_.of.empty()) return;
+    shuffled_.OnStep(view);
+    const bool place = order_.of == "place", one = order_.of == "one";
+    const bool samples = shuffled_.shuffled() || ((place || one) && IsBatchOfALoader(view, order_.batch));
+    if (!samples || told_.contains("asked") || told_.contains("reshape")) return;
+    told_.insert(place ? "place" : "order");
+    Finding finding = FindingAt(kName, place ? "place" : "order", view, TensorAt{format::kNoId});
+    finding.since_step = 0;
+    finding.what = place ? "the model's answer for a sample depends on the sample's place in the batch"
+                         : "the model's answers depend on the order of the samples in the batch";
+    finding.why = fmt::format(
+        "{}, but with {:g} of them in another order the answer for one of them changes by {:.2g} of the "
+        "outputs' spread, in evaluation mode: {}",
+        shuffled_.shuffled() ? "the training shuffles its rows" : "rows are the samples of a loader",
+        order_.rows, order_.change,
+        place && order_.alone >= 0
+            ? fmt::format("the sample in place {:g} is treated otherwise than those in all other places, "
+                          "whose answers depend on nothing but the sample",
+                          order_.alone)
+        : place ? "each place has its own answer for one sample, whatever stands beside it"
+        : one
+            ? fmt::format("the sample in place {:g} has a say in the answers for all others, which have none",
+                          order_.alone)
+            : "a small change of one sample changes the answers for others, and not for all in one way");
+    finding.remedy =
+        place && order_.alone >= 0 ? "give the edges of each graph the number of its first node, where "
+                                     "graphs of a batch are joined: "
+                                     "edge_index + number * nodes for each (torch_geometric's Batch does); "
+                                     "look for an index 0 where "
+                                     "all samples are meant"
+        : place
+            ? "count positions along the axis of the sequence: arange(x.size(1)) for (batch, length, width)"
+        : one
+            ? "look for an index 0 in forward(), as in t[0], mask[0] or h[0], and take the value of each "
+              "sample: t[:, None]"
+            : "let each layer work along another axis than the batch: batch_first=True for (batch, length, "
+              "width), x[:, None] in front of a recurrent layer or a convolution that gets vectors, dim=1 in "
+              "cumsum, roll, flip or diff, transpose in the place of reshape";
+    finding.causes =
+        place ? std::vector<std::string>{"edges of a batch of graphs without offsets",
+                                         "positions or masks taken along the batch"}
+        : one ? std::vector<std::string>{"a value of the first sample that is taken for the whole batch"}
+              : std::vector<std::string>{
+                    "a recurrent layer, attention or convolution that takes the samples for a sequence",
+                    "an operation along the wrong axis (dim=0)", "a reshape in the place of transpose"};
+    finding.evidence = {{"change", order_.change}, {"rows", order_.rows}};
+    finding.threshold = fmt::format(
+        "more than {:g} of the outputs' spread, asked of the model itself; rows that came again stood in "
+        "another "
+        "place and beside others, or are a loader's (Luff)",
+        kOrdered);
+    sink.Report(std::move(finding));
+  }
+
   // Reports a reshape whose axes are those of a transposition, as the layers around it show.
   void Exchanged(const StepView& view, Sink& sink) {
     for (const auto& event : view.index.json_events("exchanged_axes")) {
@@ -448,7 +515,69 @@ class SampleMixing final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
+  // Reports a model that gets a mask of the padding, or the rows' lengths, uses neither, and whose answers
+  // change with what stands in the padding: it was asked, in evaluation and in training mode.
+  void Masked(const StepView& view, Sink& sink) {
+    for (const auto& answer : view.index.json_events("places")) {
+      const auto name = answer->find("mask");
+      const double change = NumberIn(*answer, "padding"), rows = NumberIn(*answer, "padded_rows");
+      if (name == answer->end() || !name->is_string() || !(change > kMasked) || !(rows >= 1)) continue;
+      if (!told_.insert("mask").second) continue;
+      told_.insert("padding");  // follows from it
+      const std::string& key = name->get_ref<const std::string&>();
+      const bool number = !key.empty() && key.find_first_not_of("0123456789") == std::string::npos;
+      Finding finding = FindingAt(kName, "mask", view, TensorAt{format::kNoId});
+      finding.since_step = 0;
+      finding.what = fmt::format("the model gets a mask or lengths as {}{} and does not use them",
+                                 number ? "argument " : "", key);
+      finding.why = fmt::format(
+          "no number of its results changes with another mask, in evaluation and in training; but with other "
+          "values in the padding of {:g} rows their answers change by {:.2g} of the outputs' spread "
+          "(median): "
+          "padding counts as if it were real",
+          rows, change);
+      finding.remedy =
+          "hand the mask on: src_key_padding_mask=~mask of nn.TransformerEncoder, attention_mask=mask of an "
+          "encoder inside, (h * mask).sum(1) / mask.sum(1) for a mean, pack_padded_sequence for lengths";
+      finding.causes = {"an argument of forward() that no layer gets",
+                        "a mask that a later line replaces, or that is made and never applied"};
+      finding.evidence = {{"change", change}, {"rows", rows}};
+      finding.threshold = fmt::format(
+          "bit for bit the same, and more than {:g} of the outputs' spread, asked of the model itself (Luff)",
+          kMasked);
+      sink.Report(std::move(finding));
+    }
+  }
+
+  // What a model said of another order of its batch.
+  struct Order {
+    std::string of;  // "place", "one" or "others"; empty: nothing
+    double change = 0, rows = 0, alone = -1, batch = 0;
+    void Read(const nlohmann::json& answer) {
+      const auto name = answer.find("of");
+      if (name == answer.end() || !name->is_string()) return;
+      const std::string& value = name->get_ref<const std::string&>();
+      const double far = NumberIn(answer, "change"), given = NumberIn(answer, "order_rows");
+      if ((value != "place" && value != "one" && value != "others") || !(far > kOrdered) || !(given >= 2))
+        return;
+      const double place = NumberIn(answer, "alone");
+      if (value == "one" && !(place >= 0)) return;
+      of = value, change = far, rows = given, alone = place >= 0 ? place : -1;
+      const double all = NumberIn(answer, "batch");
+      batch = all > 0 ? all : 0;
+    }
+    void VisitFields(Fields& io) {
+      io("of", of);
+      io("change", change);
+      io("rows", rows);
+      io("alone", alone);
+      io("batch", batch);
+    }
+  };
+
   const Limits limits_;
+  Order order_;
+  ShuffledRows shuffled_;
   LossReader reader_;
   ModelModules modules_;
   std::map<std::string, std::int64_t> seen_;
@@ -463,7 +592,9 @@ class SampleMixing final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<SampleMixing>(kName, kParams);
-  spec.version = 7;  // 2: cause "reshape"; 3: "padding"; 4: "place"; 5: "axes"; 6, 7: softmax along the batch
+  // 2: cause "reshape"; 3: "padding"; 4: "place"; 5: "axes"; 6, 7: softmax along the batch; 8: "order",
+  // "mask"
+  spec.version = 8;
   spec.summary =
       "outputs that depend on the other samples of the batch or on a sample's place in it, or axes that a "
       "reshape has mixed";

@@ -230,6 +230,69 @@ TEST(SampleMixing, AnswersThatDependOnThePlaceInTheBatch_AreTold) {
   EXPECT_TRUE(Placed(R"(, "placed": 0.8)").empty());
 }
 
+std::vector<Finding> Ordered(const std::string& numbers, bool shuffled = true, int steps = 24,
+                             int batch_size = 0) {
+  FakeTrial trial;
+  if (batch_size > 0)
+    trial.SetDocument("loaders", R"({"loaders": [{"number": 0, "type": "DataLoader", "batch_size": )" +
+                                     std::to_string(batch_size) + "}]}");
+  for (int step = 0; step < steps; ++step) {
+    trial.Step().Loss(1);
+    if (step == 2) trial.EventJson(R"({"kind": "places", "step": 2, "order_rows": 16)" + numbers + "}");
+    std::vector<double> rows;
+    for (int row = 0; row < 16; ++row) {
+      const int number = step % 4 * 16 + (shuffled ? (row * (2 * (step / 4) + 1)) % 16 : row);
+      rows.insert(rows.end(), {1.0 + number, 2.0});
+    }
+    trial.Sample("sample/Net_input_0", {16, 2}, rows);
+  }
+  return testing::FindingsOf(trial, "SampleMixing", ParameterSet::kLuff);
+}
+
+TEST(SampleMixing, AnswersThatDependOnTheOrder_AreTold_WhereTheTrainingShuffles) {
+  const std::string alone = R"(, "of": "place", "change": 0.8, "groups": 2, "alone": 0)";
+  auto findings = Ordered(alone);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "place");
+  EXPECT_EQ(findings[0].severity, Severity::kWarn);
+  EXPECT_NE(findings[0].remedy.find("edge_index"), std::string::npos);
+  findings = Ordered(R"(, "of": "place", "change": 0.8, "groups": 16, "alone": -1)");
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_NE(findings[0].remedy.find("x.size(1)"), std::string::npos);
+  findings = Ordered(R"(, "of": "one", "change": 0.8, "alone": 0)");
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "order");
+  EXPECT_NE(findings[0].remedy.find("t[0]"), std::string::npos);
+  findings = Ordered(R"(, "of": "others", "change": 0.8, "share": 0.5)");
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_NE(findings[0].remedy.find("batch_first"), std::string::npos);
+  EXPECT_EQ(Ordered(R"(, "of": "one", "change": 0.8, "alone": 0, "batch": 16)", false, 24, 16).size(), 1U);
+  EXPECT_TRUE(Ordered(R"(, "of": "one", "change": 0.8, "alone": 0, "batch": 16)", false, 24, 8).empty());
+  EXPECT_TRUE(Ordered(R"(, "of": "others", "change": 0.8, "batch": 16)", false, 24, 16).empty());
+  EXPECT_TRUE(Ordered(alone, false).empty());    // sensors, nodes or places of a sequence
+  EXPECT_TRUE(Ordered(alone, true, 5).empty());  // nothing has come again
+  EXPECT_TRUE(Ordered(R"(, "asked": true)").empty());
+  EXPECT_TRUE(Ordered(R"(, "of": "place", "change": 1e-3, "alone": 0)").empty());
+  EXPECT_TRUE(Ordered(R"(, "of": "place", "change": null)").empty());
+  EXPECT_TRUE(Ordered(R"(, "of": "one", "change": 0.8)").empty());
+  EXPECT_TRUE(Ordered(R"(, "of": 3, "change": 0.8)").empty());
+}
+
+TEST(SampleMixing, MasksThatAModelDoesNotUse_AreTold) {
+  auto findings = Placed(R"(, "mask": "attention_mask", "padding": 0.8, "padded_rows": 12)");
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "mask");
+  EXPECT_EQ(findings[0].severity, Severity::kWarn);
+  EXPECT_NE(findings[0].what.find("attention_mask"), std::string::npos);
+  findings = Placed(R"(, "asked": true, "mask": "1", "padding": 0.8, "padded_rows": 12)");
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_NE(findings[0].what.find("argument 1"), std::string::npos);
+  EXPECT_TRUE(Placed(R"(, "mask": "1", "padding": 0.01, "padded_rows": 12)").empty());
+  EXPECT_TRUE(Placed(R"(, "mask": 1, "padding": 0.8, "padded_rows": 12)").empty());
+  EXPECT_TRUE(Placed(R"(, "mask": "1", "padding": null, "padded_rows": 12)").empty());
+  EXPECT_TRUE(Placed(R"(, "mask": "1", "padding": 0.8)").empty());
+}
+
 std::vector<Finding> Exchanged(const std::string& event) {
   FakeTrial trial;
   for (int step = 0; step < 4; ++step) {

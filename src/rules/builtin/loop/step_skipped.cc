@@ -37,6 +37,7 @@ constexpr std::int64_t kMostTold = 32, kSampled = 16;  // updates of which the h
 constexpr double kPassesPerUpdate = 0.75, kMostMade = 1e9;
 constexpr std::int64_t kHalf = 2;  // of the updates have a start of a loader: the first came before the run
 constexpr double kWithout = 3;     // passes over the data that have begun, two of them without any update
+constexpr std::int64_t kFewerRows = 4;  // times: passes that are only looked at
 constexpr std::int64_t kTwice =
     2;  // as many backward passes as at the end: one batch may be used again and again
 
@@ -85,7 +86,7 @@ class StepSkipped final : public KeptRule {
       State& state = workers_[event.worker];
       switch (static_cast<EventKind>(event.row.kind)) {
         case EventKind::kOptimizerStep:
-          state.lost = 0;
+          state.lost = state.lost_rows = 0;
           state.made = false;
           ++state.updates;
           if (state.open && state.worked && state.discarded < kFew) {
@@ -111,6 +112,7 @@ class StepSkipped final : public KeptRule {
       }
       if (state.lost >= updates_ && !IsLookedAt(state)) Tell(view, event.worker, state, sink);
     }
+    CountRows(view);
     if (none_open_ && still_.moved()) {
       none_open_ = false;
       sink.Heal("none", "", info.mode_step);
@@ -459,6 +461,7 @@ class StepSkipped final : public KeptRule {
     std::int64_t lost = 0;   // skipped updates in a row
     std::int64_t since = -1;
     std::int64_t updates = 0;
+    std::int64_t used_rows = 0, lost_rows = 0;  // most of a pass with an update, and of those lost since
     std::set<std::uint32_t> cleared;  // optimizers whose gradients were cleared since the last backward pass
     std::int64_t empty = 0;           // updates in a row without a gradient
     bool open_empty = false;
@@ -489,6 +492,8 @@ class StepSkipped final : public KeptRule {
       io("lost", lost);
       io("since", since);
       io("updates", updates);
+      io("used_rows", used_rows);
+      io("lost_rows", lost_rows);
     }
   };
 
@@ -530,7 +535,7 @@ class StepSkipped final : public KeptRule {
         "each pass";
     finding.remedy = "call optimizer.step() inside the loop over batches, after each loss.backward()";
     finding.causes = {"optimizer.step() stands outside of the loop over batches",
-                      "gradients that are meant to add up over a pass, and are cleared for each batch"};
+                      "gradients that are to add up over a pass, and are cleared for each batch"};
     finding.evidence = {{"cleared", state.in_cycles}, {"updates", state.cycles}, {"passes", state.passes}};
     finding.threshold = fmt::format("{} cleared gradients, {} and more before each of {} updates (Luff)",
                                     updates_, kFew, kCycles);
@@ -573,9 +578,31 @@ class StepSkipped final : public KeptRule {
                        [](const OptimizerFacts& one) { return one.type == "LBFGS"; });
   }
 
+  // How many rows models got in steps with updates, and in those whose gradients were thrown away since.
+  void CountRows(const StepView& view) {
+    for (const ModelInput& input : ModelInputsOf(view)) {
+      const auto at = workers_.find(input.entry->worker);
+      if (at == workers_.end()) continue;
+      const auto shape = view.trial.Shape(input.entry->tensor, view.rows.info.global_step,
+                                          query::Mode::kGlobal, input.entry->worker);
+      if (!shape.ok() || shape.value().shape.empty()) continue;
+      State& state = at->second;
+      const std::int64_t rows = shape.value().shape.front();
+      if (!view.index.events(EventKind::kOptimizerStep).empty()) {
+        state.used_rows = std::max(state.used_rows, rows);
+      } else if (state.lost > 1) {  // the newest sample may be of a pass before
+        state.lost_rows = std::max(state.lost_rows, rows);
+      }
+    }
+  }
+
   // Whether gradients may be made to be looked at only, as those of a Fisher information at the end of a
-  // task: the training has made more updates than passes since.
-  static bool IsLookedAt(const State& state) { return !state.by_scaler && state.lost < state.updates; }
+  // task: in as many passes as there were updates, or in passes of far fewer rows, as single samples.
+  static bool IsLookedAt(const State& state) {
+    if (state.by_scaler || state.updates == 0) return false;
+    return state.lost <= state.updates ||
+           (state.lost_rows > 0 && kFewerRows * state.lost_rows <= state.used_rows);
+  }
 
   void Tell(const StepView& view, std::uint32_t worker, State& state, Sink& sink) const {
     if (!state.open && HasClosures(view)) return;
@@ -628,8 +655,8 @@ class StepSkipped final : public KeptRule {
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<StepSkipped>(kName, kParams);
   // 5: losses that no backward pass uses; "never"; 6: Passes by samples; 7: "none"; 8: less of "unused"; 9:
-  // "drawn"; 10: passes after many updates; 11: "ends_early"
-  spec.version = 11;
+  // "drawn"; 10: passes after many updates; 11: "ends_early"; 12: passes of fewer rows
+  spec.version = 12;
   spec.summary =
       "gradients or losses are made and thrown away: the update is always left out, or all but once in a "
       "pass";

@@ -124,15 +124,23 @@ TEST(StepSkipped, GradientsMadeAndCleared_Stop_AScaleThatAdaptsAndClosuresAreSil
 }
 
 TEST(StepSkipped, PassesAfterMoreUpdates_MayBeLookedAt_AsManyAreTold) {
-  const auto trained_first = [](int updates, int passes) {
+  const auto trained_first = [](int updates, int passes, int rows = 16, int looked_at = 16) {
     FakeTrial trial;
     for (int step = 0; step < updates + passes; ++step) {
       trial.Step().Event(EventKind::kZeroGrad, 0).Event(EventKind::kBackward);
-      if (step < updates) trial.Event(EventKind::kOptimizerStep, 0);
+      const bool trains = step < updates;
+      if (trains) trial.Event(EventKind::kOptimizerStep, 0);
+      const std::int64_t count = trains ? rows : looked_at;
+      if (step < 16 || step % 4 == 0)
+        trial.Sample("sample/Net_input_0", {count, 1},
+                     std::vector<double>(static_cast<std::size_t>(count), step));
     }
     return trial;
   };
   EXPECT_TRUE(FindingsOf(trained_first(128, 32), "StepSkipped").empty());  // a Fisher information
+  EXPECT_TRUE(FindingsOf(trained_first(40, 40), "StepSkipped").empty());
+  EXPECT_TRUE(FindingsOf(trained_first(40, 300, 16, 1), "StepSkipped").empty());  // of single samples
+  EXPECT_EQ(FindingsOf(trained_first(40, 300, 16, 8), "StepSkipped").size(), 1U);
   const auto findings = FindingsOf(trained_first(40, 60), "StepSkipped");
   ASSERT_EQ(findings.size(), 1U);
   EXPECT_GE(findings[0].step, 79);

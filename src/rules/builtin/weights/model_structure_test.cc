@@ -560,7 +560,7 @@ TEST(FrozenAtInit, LoadedTrainedAndRandomOnPurpose_AreSilent) {
 // `local`: updates that each makes before the other does.
 // `shared`: both get the same batches. `asked`: how many of them evaluations ask.
 FakeTrial Replicas(double second_start, double drift, int average_every = 0, int local = 0,
-                   bool shared = false, int asked = 0) {
+                   bool shared = false, int asked = 0, const std::string& set = "") {
   FakeTrial trial;
   const auto model = [](const char* name, const char* optimizer) {
     return std::string(R"({"name": ")") + name +
@@ -581,6 +581,7 @@ FakeTrial Replicas(double second_start, double drift, int average_every = 0, int
     trial.Tensor("Net_w", Role::kWeight, {1, 2}).Tensor("Net_2_w", Role::kWeight, {second_start + apart, 2});
     trial.Scalar("optimizer/SGD.group0.lr", Role::kOptimizerSetting, 0.1);
     trial.Scalar("optimizer/SGD_2.group0.lr", Role::kOptimizerSetting, 0.1);
+    if (step == 3 && !set.empty()) trial.EventJson(set);
     if (step == 10 && asked > 0) {
       trial.Step(query::Mode::kEval);
       for (std::uint32_t number = 0; number < static_cast<std::uint32_t>(asked); ++number)
@@ -608,6 +609,17 @@ TEST(ReplicaDivergence, ArmsOfAComparison_AreSilent) {
   EXPECT_TRUE(FindingsOf(Replicas(1, 0.01, 0, 0, true), "ReplicaDivergence").empty());  // the same batches
   EXPECT_EQ(FindingsOf(Replicas(1, 0.01, 0, 0, false, 1), "ReplicaDivergence").size(), 1U);
   EXPECT_TRUE(FindingsOf(Replicas(1, 0.01, 0, 0, false, 2), "ReplicaDivergence").empty());
+}
+
+TEST(ReplicaDivergence, NeighboursThatAverageTheirWeights_AreSilent) {
+  const auto told = [](const std::string& number) {
+    return FindingsOf(
+        Replicas(1, 0.01, 0, 0, false, 0, R"({"kind": "weights_set", "optimizer": )" + number + "}"),
+        "ReplicaDivergence");
+  };
+  EXPECT_TRUE(told("1").empty());
+  EXPECT_EQ(told("7").size(), 1U);
+  EXPECT_EQ(told("null").size(), 1U);
 }
 
 }  // namespace

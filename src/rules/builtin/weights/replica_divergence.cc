@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/format.h"
+#include "rules/facts/json_event.h"
 #include "rules/facts/model_facts.h"
 #include "rules/facts/step_memo.h"
 #include "rules/kit/kept_rule.h"
@@ -55,6 +56,9 @@ class ReplicaDivergence final : public KeptRule {
   void OnStep(const StepView& view, Sink& sink) override {
     Called(view);
     if (view.rows.info.mode != query::Mode::kTrain) return;
+    for (const auto& event : view.index.json_events("weights_set"))
+      if (const double number = NumberIn(*event, "optimizer"); number >= 0 && set_.size() < kMaxReplicas)
+        set_.insert(static_cast<std::uint32_t>(std::min<double>(number, format::kNoId)));
     for (const query::EventAt& event : view.index.events(EventKind::kOptimizerStep)) {
       if (event.worker != view.index.first_worker()) continue;
       if (total_.size() < 4096 || total_.contains(event.row.subject)) ++total_[event.row.subject];
@@ -70,6 +74,7 @@ class ReplicaDivergence final : public KeptRule {
     io("workers", workers_);
     io("models", models_);
     io("captures", captures_);
+    io("set", set_, kMaxReplicas);
   }
 
  private:
@@ -183,7 +188,10 @@ class ReplicaDivergence final : public KeptRule {
           continue;
         if (count++ == 0) differs = other;
       }
-      Judge(view, key, pair, differs, pair.take_turns && !pair.compared ? count : 0, 0, sink);
+      // Neighbours that average their weights after each update are close, and need not be equal.
+      const bool averaged = std::ranges::any_of(
+          pair.optimizers, [this](std::uint32_t number) { return set_.contains(number); });
+      Judge(view, key, pair, differs, pair.take_turns && !pair.compared && !averaged ? count : 0, 0, sink);
     }
   }
 
@@ -340,6 +348,7 @@ class ReplicaDivergence final : public KeptRule {
   std::map<std::pair<std::string, std::string>, Pair> pairs_;
   std::map<std::uint32_t, std::int64_t> total_;  // updates by optimizer
   std::set<std::string> workers_, models_;       // pairs that have been judged
+  std::set<std::uint32_t> set_;  // optimizers whose weights something else sets between updates
   std::int64_t captures_ = 0;
 };
 
@@ -347,7 +356,7 @@ class ReplicaDivergence final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<ReplicaDivergence>(kName, kParams);
-  spec.version = 3;  // 2: models that take turns; 3: that are compared
+  spec.version = 4;  // 2: models that take turns; 3: that are compared; 4: whose weights are averaged
   spec.summary = "replicas of a model that began equal and are no longer so";
   spec.needs = [](const Parameters&) -> std::vector<Need> {
     return {{.collection = "weights", .roles = {Role::kWeight}, .forms = Bit(format::Form::kSummary)}};

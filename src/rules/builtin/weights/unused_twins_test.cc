@@ -22,6 +22,7 @@ struct Layer {
   std::string optimizer = "\"Adam\"";
   double moves = 0;
   int from = 0;  // first step with these calls
+  bool mentioned = false;
 };
 
 struct Story {
@@ -50,7 +51,8 @@ std::vector<Finding> Told(const Story& story) {
   std::string parameters;
   for (const Layer& layer : story.layers) {
     modules += R"(, {"path": ")" + layer.path + R"(", "type": ")" + layer.type + R"(", "name": "Net_)" +
-               layer.path + R"(", "builtin": true})";
+               layer.path + R"(", "builtin": true, "mentioned": )" + (layer.mentioned ? "true" : "false") +
+               "}";
     parameters += std::string(parameters.empty() ? "" : ", ") + R"({"path": ")" + layer.path +
                   R"(.weight", "name": "Net_)" + layer.path + R"(.weight", "shape": )" + layer.shape +
                   R"(, "requires_grad": true, "optimizer": )" + layer.optimizer + "}";
@@ -138,6 +140,12 @@ TEST(UnusedTwins, ModulesOfEvaluationsOfALaterPhaseAndAverages_AreSilent) {
   EXPECT_TRUE(silent({{{.path = "a", .calls = 2}, {.path = "b", .calls = 0, .optimizer = "null"}}}));
   EXPECT_TRUE(
       silent({{{.path = "a", .calls = 2}, {.path = "b", .calls = 0}}, "Net", {}, 1, 100}));  // too early
+}
+
+TEST(UnusedTwins, AModuleThatAConditionMayChooseLater_IsSilent) {
+  // Norms of two domains, of which the second comes late.
+  EXPECT_TRUE(Told({{{.path = "a", .calls = 2}, {.path = "b", .calls = 0, .mentioned = true}}}).empty());
+  EXPECT_EQ(Told({{{.path = "a", .calls = 2, .mentioned = true}, {.path = "b", .calls = 0}}}).size(), 1U);
 }
 
 TEST(UnusedTwins, ALaterPhase_HealsIt) {

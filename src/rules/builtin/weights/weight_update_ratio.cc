@@ -3,6 +3,7 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -130,6 +131,8 @@ class Luff final : public KeptRule {
     for (const auto& [entry, tensor] : view.index.scalars(Role::kOptimizerSetting))
       if (tensor.name.ends_with(".lr")) rate_ = std::max(rate_.value_or(0), entry.value);
     rates_.OnStep(view);
+    for (const query::EventAt& event : view.index.events(format::EventKind::kOptimizerStep))
+      if (stepped_.size() < kMaxOptimizers) stepped_.insert(event.row.subject);
     WeightMove move;
     WeightMove lasting;  // of weights that did not begin at zero
     double heaviest = 0;
@@ -147,6 +150,10 @@ class Luff final : public KeptRule {
       const auto gradient = with_gradient_.find(change.name);
       Weight& weight = weights_[fmt::format("{}\n{}", change.worker, change.name)];
       const std::int64_t updates = info.update - weight.last_update;
+      if (!IsStepped(view, change.name)) {
+        weight.last_update = info.update;
+        continue;
+      }
       move.Add(change);
       const bool measured = weight.last_update >= 0 && updates > 0;
       const std::int64_t before = weight.last_update;
@@ -181,6 +188,7 @@ class Luff final : public KeptRule {
         others.push_back(change.name);
       }
     }
+    if (!view.index.weight_changes().empty()) stepped_.clear();
     // Whatever moves a weight that began at zero is large beside it; beside the others it may be nothing.
     const bool rests = all_rest && from_zero < Limit() * std::sqrt(trained_sq);
     if (any) Small(view, all_small, rests, largest, lead, std::move(others), sink);
@@ -245,11 +253,25 @@ class Luff final : public KeptRule {
     io("leap", leap_);
     io("window", window_);
     io("start", first_);
+    io("stepped", stepped_, kMaxOptimizers);
     io("slow", slow_);
     io("rates", rates_);
   }
 
  private:
+  static constexpr std::size_t kMaxOptimizers = 1024;
+
+  // False for a weight that no optimizer holds which has stepped since the last look, while another one has:
+  // its model rests, frozen on purpose, where only a disturbance of its inputs or another model is trained.
+  [[nodiscard]] bool IsStepped(const StepView& view, const std::string& name) const {
+    const ModelFacts& facts = view.memo.Facts(view);
+    const ParameterFacts* parameter = facts.Find(name);
+    if (parameter == nullptr || stepped_.empty() || facts.optimizers().empty()) return true;
+    const std::optional<std::uint32_t> number = facts.OptimizerNumber(parameter->optimizer);
+    if (!parameter->optimizer.empty() && !number) return true;
+    return number && stepped_.contains(*number);
+  }
+
   /// Relative size of an update below which a weight rests.
   [[nodiscard]] double Limit() const { return first_.said_small() ? FirstUpdates::kStill : limits_.small; }
 
@@ -532,6 +554,7 @@ class Luff final : public KeptRule {
   const Limits limits_;
   LossTracker tracker_;
   std::map<std::string, Weight> weights_;              // by worker and name
+  std::set<std::uint32_t> stepped_;                    // optimizers, since the last look at changes
   std::map<std::string, std::int64_t> with_gradient_;  // name -> update of its last nonzero gradient
   std::int64_t small_since_step_ = -1, small_since_update_ = -1;
   std::optional<double> rate_;  // largest learning rate since weights last moved
@@ -558,8 +581,8 @@ RuleSpec Spec() {
   RuleSpec spec = SpecOf<Luff, Original>(kName, kParams);
   // 11: rows that the training collects, RAdam's warm-up; 12: less of both; 13: a rate of 0; 14:
   // "straight"; 15: "leaps"; 16: "replaced", a rate of 0.01 beside eps; 17: weights that swing; 18: heals
-  // once something is gained
-  spec.version = 18;
+  // once something is gained; 19: weights of optimizers that do not step
+  spec.version = 19;
   spec.aliases = {"UpdateTooLarge", "UpdateTooSmall"};
   spec.summary = "updates that are far too large or far too small beside the weights";
   spec.needs = [](const Parameters& parameters) -> std::vector<Need> {
