@@ -10,15 +10,9 @@
 namespace luff::rules {
 namespace {
 
-<<<<<<< HEAD
-constexpr double kUnlike = 10, kLike = 3;  // mean squared differences, in squared standard errors
-constexpr std::size_t kFewestColumns = 8, kMost = 256;
-constexpr std::int64_t kRows = 64;
-=======
 constexpr double kOrderUnlike = 10, kOrderLike = 3;  // mean squared differences, in squared standard errors
 constexpr std::size_t kFewestOrdered = 8, kMostOrdered = 256;
 constexpr std::int64_t kOrderRows = 64;
->>>>>>> b3
 
 // What a column is like, and how well that is known.
 struct KnownColumn {
@@ -77,15 +71,6 @@ OrderApart OrderApartOf(const std::vector<KnownColumn>& one, const std::vector<K
 std::optional<ColumnOrder> FindColumnOrder(const Features& training, const Features& evaluation,
                                            std::int64_t rows, std::int64_t other_rows) {
   const std::size_t n = training.size();
-<<<<<<< HEAD
-  if (training.kind() != evaluation.kind() || !training.kind().starts_with("float,2,") || n < kFewestColumns ||
-      n > kMost || rows < kRows || other_rows < kRows)
-    return std::nullopt;
-  const std::vector<Column> one = ColumnsOf(training, rows);
-  const std::vector<Column> other = ColumnsOf(evaluation, other_rows);
-  const Apart stays = ApartOf(one, other, [](std::size_t i) { return i; });
-  if (stays.columns < kFewestColumns || stays.means < kUnlike || stays.deviations < kUnlike) return std::nullopt;
-=======
   if (training.kind() != evaluation.kind() || !training.kind().starts_with("float,2,") ||
       n < kFewestOrdered || n > kMostOrdered || rows < kOrderRows || other_rows < kOrderRows)
     return std::nullopt;
@@ -94,19 +79,12 @@ std::optional<ColumnOrder> FindColumnOrder(const Features& training, const Featu
   const OrderApart stays = OrderApartOf(one, other, [](std::size_t i) { return i; });
   if (stays.columns < kFewestOrdered || stays.means < kOrderUnlike || stays.deviations < kOrderUnlike)
     return std::nullopt;
->>>>>>> b3
   std::optional<ColumnOrder> best;
   const auto take = [&](const OrderApart& moved, const std::string& how) {
     const double worse = std::max(moved.means, moved.deviations);
-<<<<<<< HEAD
-    if (moved.columns < kFewestColumns || worse > kLike || (best && best->reordered <= worse)) return;
-    if (stays.means < kUnlike * std::max(moved.means, 1.0) ||
-        stays.deviations < kUnlike * std::max(moved.deviations, 1.0))
-=======
     if (moved.columns < kFewestOrdered || worse > kOrderLike || (best && best->reordered <= worse)) return;
     if (stays.means < kOrderUnlike * std::max(moved.means, 1.0) ||
         stays.deviations < kOrderUnlike * std::max(moved.deviations, 1.0))
->>>>>>> b3
       return;
     best = ColumnOrder{how, std::min(stays.means, stays.deviations), worse};
   };
