@@ -22,6 +22,7 @@ OTHERS = (
     "epochs_of_warm_up",
     "all_of_the_warm_up",
     "falls",
+    "there_and_back",
     "unlearn",
     "likelihood",
     "weak_penalty",

@@ -39,9 +39,9 @@ functions = {
     "falls": lambda k: 1.03**-k,
 }
 schedule = LambdaLR(optimizer, functions[which]) if which in functions else None
-if which in ("zero_below", "cosine_of_epochs"):
-    schedule = CosineAnnealingLR(optimizer, T_max=epochs if which == "zero_below" else 5, eta_min=1e-5)
-each_update = which in ("noam_per_update", "grows", "falls", "cosine_of_epochs")
+if which in ("zero_below", "cosine_of_epochs", "there_and_back"):
+    schedule = CosineAnnealingLR(optimizer, T_max=5 if which == "there_and_back" else epochs, eta_min=1e-5)
+each_update = which in ("noam_per_update", "grows", "falls", "cosine_of_epochs", "there_and_back")
 loss_of = nn.CrossEntropyLoss()
 for epoch in range(epochs):
     model.train()

