@@ -190,6 +190,10 @@ ASKED = {
     "number_of_the_first": (Model(lambda h, t: h * t[0]), (X, torch.rand(ROWS) + 1)),
     "number_of_the_first_read": (Model(lambda h, t: h * t[0].item()), (X, torch.rand(ROWS) + 1)),
     "number_less": (Model(lambda h, t: t[0].item() - h), (X, torch.rand(ROWS) + 1)),
+    "cut_by_the_first": (
+        Model(lambda h, t: h[:, : int(t[0])].mean(1, keepdim=True).expand(-1, 8)),
+        (X, torch.full((ROWS,), 3)),
+    ),
     "inputs_shifted": (Before(lambda x: x.roll(1, 0)), (X,)),
     "inputs_turned": (Before(lambda x: x.flip(0)), (X,)),
     "inputs_reversed": (Before(lambda x: x.reshape(WIDTH, -1).T), (X,)),

@@ -22,48 +22,42 @@ _MOST_NODES = 4096
 _MOST_RESULTS = 8  # of a model; one that gives as many or more is asked
 _DRAWN = 4096  # numbers of a mask that are looked at
 _WEIGHTS, _ROWS = 1, 2  # what a tensor holds: nothing of the batch, or the samples one behind the other
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 # One number after another, or windows along later axes.
-_EACH = frozenset(
+_EACH = _names(
     """
-    Abs Alias Celu Clamp ClampMax ClampMin Clone Cos Elu Erf Exp Expm1 Gelu Hardsigmoid Hardswish Hardtanh LeakyRelu Log
-    Log1P LogSigmoid Mish NativeDropout Neg Pow Reciprocal Relu Rsqrt Rsub Selu Sigmoid Silu Sin Softplus Sqrt Tanh
-    Threshold ToCopy
-    MaxPool2DWithIndices MaxPool3DWithIndices AvgPool2D AvgPool3D AdaptiveAvgPool2D AdaptiveAvgPool3D AdaptiveMaxPool2D
-    ReflectionPad1D ReflectionPad2D ReplicationPad1D ReplicationPad2D UpsampleNearest1D UpsampleNearest2D
+    Abs Alias Celu Clamp ClampMax ClampMin Clone Cos Elu Erf Exp Expm1 Gelu Hardsigmoid Hardswish
+    Hardtanh LeakyRelu Log Log1P LogSigmoid Mish NativeDropout Neg Pow Reciprocal Relu Rsqrt Rsub Selu
+    Sigmoid Silu Sin Softplus Sqrt Tanh Threshold ToCopy MaxPool2DWithIndices MaxPool3DWithIndices
+    AvgPool2D AvgPool3D AdaptiveAvgPool2D AdaptiveAvgPool3D AdaptiveMaxPool2D ReflectionPad1D
+    ReflectionPad2D ReplicationPad1D ReplicationPad2D UpsampleNearest1D UpsampleNearest2D
     UpsampleLinear1D UpsampleBilinear2D UpsampleBicubic2D
-    """.split()
-)
-_BY_NUMBERS = ("Pow", "Rsub")  # of a number that nothing tells
-_PAIRS = frozenset("Add Sub Rsub Mul Div Maximum Minimum".split())
-# Along axes that they tell.
-_ALONG = frozenset(
     """
-    Softmax SafeSoftmax LogSoftmax Sum Mean Max Min Amax Amin Logsumexp Var Std VarMean StdMean LinalgVectorNorm Norm
-    Cumsum Glu Select Slice Split SplitWithSizes Unbind Cat
-    """.split()
 )
-_NEW_AXIS = frozenset(("Unsqueeze", "Stack"))
-_VIEWS = frozenset(("View", "UnsafeView", "ReshapeAlias", "Squeeze"))
-_LAYERS = frozenset(("Convolution", "NativeBatchNorm", "NativeLayerNorm", "NativeGroupNorm", "PreluKernel"))
+_BY_NUMBERS = ("Pow", "Rsub", "Select", "Slice", "SplitWithSizes")  # of a number that nothing tells
+_PAIRS = _names("Add Sub Rsub Mul Div Maximum Minimum")
+# Along axes that they tell.
+_ALONG = _names(
+    """
+    Softmax SafeSoftmax LogSoftmax Sum Mean Max Min Amax Amin Logsumexp Var Std VarMean StdMean
+    LinalgVectorNorm Norm Cumsum Glu Select Slice Split SplitWithSizes Unbind Cat
+    """
+)
+_NEW_AXIS = _names("Unsqueeze Stack")
+_VIEWS = _names("View UnsafeView ReshapeAlias Squeeze")
+_LAYERS = _names("Convolution NativeBatchNorm NativeLayerNorm NativeGroupNorm PreluKernel")
 # Of weights alone: norms and products of them, and views.
 _OF_WEIGHTS = (
     _EACH
     | _PAIRS
     | _VIEWS
     | _NEW_AXIS
-    | frozenset(
-        (
-            "T",
-            "Transpose",
-            "Permute",
-            "Expand",
-            "WeightNormInterface",
-            "Sum",
-            "Mean",
-            "LinalgVectorNorm",
-            "Norm",
-        )
-    )
+    | _names("T Transpose Permute Expand WeightNormInterface Sum Mean LinalgVectorNorm Norm")
 )
 
 
@@ -114,7 +108,7 @@ class _Reader:
         self._borders = [one.grad_fn for one in given if one.grad_fn is not None]
         self._weights = {id(one) for one in model.parameters()}
         self._held = {(one.untyped_storage().data_ptr(), one.numel()) for one in model.parameters()}
-        # A number that multiplies may be one of the first sample's, where a model gets more than its inputs.
+        # A number, as of a product or a slice, may be the first sample's where a model gets more than its inputs.
         self._numbers = len(given) == 1 and given[0].dim() > 1
 
     def reads(self, starts: list[Any]) -> bool:
@@ -185,6 +179,8 @@ class _Reader:
         if operation in _EACH:
             return len(parts) == 1 and (operation not in _BY_NUMBERS or self._numbers)
         if operation in _ALONG:
+            if operation in _BY_NUMBERS and not self._numbers:
+                return False
             axes = node._saved_dim
             axes = [axes] if isinstance(axes, int) else axes
             alike = all(part is not None and len(part[1]) == len(before) for part in parts)
@@ -200,8 +196,8 @@ class _Reader:
         if operation == "Expand":
             return len(before) == len(shape) and before[0] == shape[0]
         if operation == "Repeat":
-            return len(before) == len(node._saved_repeats) and node._saved_repeats[0] == 1
-        return operation == "ConstantPadNd" and len(node._saved_pad) < 2 * len(before)
+            return bool(len(before) == len(node._saved_repeats) and node._saved_repeats[0] == 1)
+        return operation == "ConstantPadNd" and bool(len(node._saved_pad) < 2 * len(before))
 
     def _is_layer(self, node: Any, operation: str, parts: list[tuple[int, list[int]] | None]) -> bool:
         first, others = parts[0], parts[1:]
@@ -212,7 +208,7 @@ class _Reader:
         if operation == "Convolution" and others[0] is None:  # frozen
             return _is(self._of_saved(node, "_saved_weight"), _WEIGHTS)
         if operation == "NativeLayerNorm" and first is not None:
-            return len(node._saved_normalized_shape) < len(first[1])
+            return bool(len(node._saved_normalized_shape) < len(first[1]))
         return True
 
     def _is_pair(self, node: Any, operation: str, parts: list[tuple[int, list[int]] | None]) -> bool:
@@ -259,10 +255,13 @@ class _Reader:
             return False
         offset = tensor.storage_offset() - given.storage_offset()
         if tensor.is_contiguous() and given.is_contiguous() and tensor.numel() == given.numel():
-            return offset == 0 and tensor.shape[0] % self._rows == 0
+            return bool(offset == 0 and tensor.shape[0] % self._rows == 0)
         step = given.stride(0)
         reach = offset + sum((n - 1) * s for n, s in zip(tensor.shape[1:], tensor.stride()[1:], strict=True))
-        return tensor.shape[0] == self._rows and tensor.stride(0) == step and offset >= 0 and reach < step
+        alike = tensor.shape[0] == self._rows and tensor.stride(0) == step
+        return bool(
+            alike and offset >= 0 and reach < step and (self._numbers or tensor.numel() == given.numel())
+        )
 
     def _is_number(self, tensor: Any) -> bool:
         """Whether it is a number of the program's: one of the batch has the type of an argument."""
@@ -287,7 +286,7 @@ def _is_drawn(tensor: Any, shape: list[int]) -> bool:
         return False
     share = 1 / most
     kept = float((values > 0).mean())
-    return abs(kept - share) <= 5 * float(np.sqrt(share * (1 - share) / len(values))) + 1 / len(values)
+    return bool(abs(kept - share) <= 5 * float(np.sqrt(share * (1 - share) / len(values))) + 1 / len(values))
 
 
 def _shape(node: Any, at: int) -> list[int]:
