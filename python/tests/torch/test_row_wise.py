@@ -78,7 +78,7 @@ class Factors(nn.Module):
         self.users, self.items, self.bias = nn.Embedding(9, 4), nn.Embedding(9, 4), nn.Embedding(9, 1)
 
     def forward(self, user, item):
-        return (self.users(user) * self.items(item)).sum(-1) + self.bias(item).squeeze(-1)
+        return (self.users(user) * self.items(item)).sum(-1) + (self.bias(item) ** 2).squeeze(-1)
 
 
 class Two(nn.Module):
@@ -183,6 +183,7 @@ ASKED = {
     "attention": (Model(lambda h: (h @ h.T).tril().softmax(-1) @ h), (X,)),
     "first": (Model(lambda h: h * h[0]), (X,)),
     "mean": (Model(lambda h: h - h.mean(0)), (X,)),
+    "lengths": (Model(lambda h: F.normalize(h, dim=0)), (X,)),
     "softmax": (Model(lambda h: h.softmax(0)), (X,)),
     "recurrence": (OverSamples(), (X,)),
     "state": (Carried(), (X,)),

@@ -177,7 +177,8 @@ class _Reader:
             return False
         before = parts[0][1] if parts[0] is not None else []
         if operation in _EACH:
-            return len(parts) == 1 and (operation not in _BY_NUMBERS or self._numbers)
+            known = operation not in _BY_NUMBERS or self._numbers
+            return len(parts) == 1 and (known or (operation == "Pow" and node._saved_exponent == 2))
         if operation in _ALONG:
             if operation in _BY_NUMBERS and not self._numbers:
                 return False
