@@ -203,8 +203,16 @@ def test_arguments_of_a_step_without_a_backward_pass_are_not_kept(watched):
     assert told(session, "places") == []
 
 
+class Half(nn.Module):
+    """Takes features by an index, which the graph does not tell from a choice of samples."""
+
+    def forward(self, h):
+        return h[:, torch.arange(2)]
+
+
 def test_models_without_attention_are_only_asked_for_their_order(watched):
     hook, session = watched({SAMPLE})
-    train(hook, nn.Sequential(nn.Linear(4, 4), nn.ReLU()), lambda: (torch.randn(ROWS, 4),))
+    model = nn.Sequential(nn.Linear(4, 4), Half())
+    train(hook, model, lambda: (torch.randn(ROWS, 4),))
     (event,) = told(session, "places")
     assert event == {"kind": "places", "step": 2, "asked": True}

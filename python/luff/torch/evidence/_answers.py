@@ -30,6 +30,7 @@ from luff.torch.capture._names import shapes_of
 from luff.torch.evidence._batches import Batches, Place, same_values
 from luff.torch.evidence._causal import Causal
 from luff.torch.evidence._counted import counts_all
+from luff.torch.evidence._places import Places
 from luff.torch.evidence._step import Step, StepContext
 from luff.torch.evidence._unused_passes import UnusedPasses
 from luff.torch.evidence._written_likelihoods import Pair
@@ -174,12 +175,17 @@ class Answers:
     """Under the hook's lock and guard. Keeps the scores of one forward pass at a time, at most 8 x 64 KiB."""
 
     def __init__(
-        self, context: StepContext, written: WrittenLosses, passes: UnusedPasses, causal: Causal
+        self,
+        context: StepContext,
+        written: WrittenLosses,
+        passes: UnusedPasses,
+        causal: Causal,
+        places: Places,
     ) -> None:
         self._context = context
         self._written = written
         self._passes = passes
-        self._causal = causal
+        self._causal, self._places = causal, places
         self.batches = Batches()
         written.told = self.loss_written
         self._heads: Identities[dict[int, _Head]] = Identities()  # of a model, by place in its result
@@ -202,6 +208,8 @@ class Answers:
             self._evaluation += 1
             if self._causal.due:
                 self._causal.model_returned(module, tensors)
+                if torch.is_grad_enabled():
+                    self._places.model_returned(module, tensors)
             if torch.is_grad_enabled():
                 self._trained = weakref.ref(module), [(weakref.ref(one), tuple(one.shape)) for one in tensors]
                 self._written.model_returned(step, tensors)

@@ -70,7 +70,7 @@ class Evidence:
         self.masks = RandomMasks(self._opened)
         written = WrittenLosses(context)
         self.passes = UnusedPasses()
-        self.answers = Answers(context, written, self.passes, self.causal)
+        self.answers = Answers(context, written, self.passes, self.causal, self.places)
         self.samples = Samples(context, self.causal, self.mixing, self.answers)
         self.losses = Losses(context, self.samples, self.nonfinite, written)
         self.accumulated = Accumulated()
@@ -153,7 +153,7 @@ class Evidence:
             if self.padding.due:
                 self.padding.backward_begins(nodes)
             if self.places.due:
-                self.places.backward_begins()
+                self.places.backward_begins(readable=not context.saved_hooks)
 
     def model_returned(self, module: Any, args: tuple[Any, ...], output: Any) -> None:
         """Called when the outermost call of a model has returned, while any hook looks for adversaries."""

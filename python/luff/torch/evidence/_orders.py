@@ -1,10 +1,11 @@
 """Asks a model whether its answer for a sample depends on the order of the batch.
 
-Any model is asked, and any wrong axis is meant: edges of a graph without the offsets of the batch, a running sum, a
-recurrence or attention along the samples, positions or a step of time that are the first sample's. In evaluation mode
-the rows of a batch are given in another order; where the answers do not move along, they are asked for what they
-depend on: the place alone, one sample that has a say in all answers, or the samples beside them. Whether rows may
-stand in any order at all is known by the rule, which sees that they come again in another one. docs/adr/0010.
+Any model is asked whose graph does not rule it out (`_row_wise`), and any wrong axis is meant: edges of a graph
+without the offsets of the batch, a running sum, a recurrence or attention along the samples, positions or a step of
+time that are the first sample's. In evaluation mode the rows of a batch are given in another order; where the answers
+do not move along, they are asked for what they depend on: the place alone, one sample that has a say in all answers,
+or the samples beside them. Whether rows may stand in any order at all is known by the rule, which sees that they come
+again in another one. docs/adr/0010.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from luff.torch.capture._modules import tensors_in
 from luff.torch.evidence._asked import Asked, AskedOfCalls, reordered
 from luff.torch.evidence._ignored_masks import Masked, mask_question
 from luff.torch.evidence._orders import Order, order_question
+from luff.torch.evidence._row_wise import ForwardPass
 
 __all__ = ["Places", "evaluate"]
 
@@ -50,21 +51,42 @@ class Places(AskedOfCalls):
 
     def __init__(self, opened: list[Asked] | None = None) -> None:
         super().__init__("places", opened)
+        self._passes: list[ForwardPass] = []  # one for each call
+
+    def begins(self, step: int) -> None:
+        """Called when a TRAIN step begins; steps are counted from the first of the process."""
+        AskedOfCalls.begins(self, step)
+        self._passes.clear()
 
     def model_called(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Remembers a model's call with gradients."""
         if self._step >= 0 and len(self._calls) < _MOST_CALLS and torch.is_grad_enabled():
+            self._passes.append(ForwardPass(args, kwargs))
             self._calls.append((weakref.ref(model), args, kwargs))
 
-    def backward_begins(self) -> None:
-        """Starts the child: the step is one of training."""
+    def model_returned(self, model: Any, tensors: list[Any]) -> None:
+        """Remembers the graph of what a call has returned."""
+        if self._step >= 0 and self._passes and self._calls[-1][0]() is model:
+            self._passes[-1].returned(tensors)
+
+    def backward_begins(self, readable: bool = False) -> None:
+        """Starts the child: the step is one of training. `readable`: the graph is there, and may be read."""
+        passes = self._passes.copy()
+        self._passes.clear()
         step, calls = self._take()
         questions = [question for call in calls if (question := _question(*call)) is not None]
-        orders = [order for call in calls if (order := order_question(*call)) is not None]
+        found = [(one, order_question(*call)) for one, call in zip(passes, calls, strict=True)]
+        orders = [
+            order
+            for one, order in found
+            if order is not None and not (readable and one.is_row_wise(order.model, order.rows))
+        ]
         masked = [mask for call in calls if (mask := mask_question(*call)) is not None]
         if questions or orders or masked:
             every: list[Any] = [*questions, *orders, *masked]
             self.ask(step, partial(evaluate, questions, orders, masked), [one.model for one in every])
+        elif any(order is not None for _, order in found):
+            self.answered = True  # by the graph: each row of the answers is of its own sample alone
 
 
 def _given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[int | str, Any]]:
