@@ -36,10 +36,26 @@ def averaged(models, step):
             parameter.copy_((parameter + mean) / 2)
 
 
+def averaged_by_data(models, step):
+    """No counter of writes shows it."""
+    for of in zip(*(model.parameters() for model in models), strict=True):
+        mean = sum(parameter.data for parameter in of) / len(of)
+        for parameter in of:
+            parameter.data.copy_(mean)
+
+
+def averaged_biases(models, step):
+    mean = sum(model.bias.clone() for model in models) / len(models)
+    for model in models:
+        model.bias.copy_(mean)
+
+
 @pytest.mark.parametrize(
     ("between", "copies", "expected"),
     [
         (averaged, 3, [0, 1, 2]),
+        (averaged_by_data, 3, [0, 1, 2]),
+        (averaged_biases, 3, [0, 1, 2]),
         (lambda models, step: averaged(models, step) if step % 8 == 7 else None, 3, [0, 1, 2]),  # local steps
         (lambda models, step: None, 3, []),
         (lambda models, step: averaged(models, step) if step == 3 else None, 3, []),  # once

@@ -1,6 +1,9 @@
 """Detects weights that something else than their optimizer sets between its updates, as averages of neighbours do.
 
-Looked at in the first updates of each optimizer, until two were seen; told where there are several optimizers.
+Looked at in the first updates of each optimizer, until two were seen; told where there are several optimizers. What the
+optimizer left is compared with what it finds, since writes by way of `.data` are not counted, and vectors count too.
+`_set_back` asks something else of matrices in all of a training, where a counter or a loader gives cause: the two share
+no reading.
 """
 
 from __future__ import annotations

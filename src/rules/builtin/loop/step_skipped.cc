@@ -8,6 +8,7 @@
 #include "base/format.h"
 #include "luff/profile/input.h"
 #include "rules/facts/common_needs.h"
+#include "rules/facts/drawn_passes.h"
 #include "rules/facts/early_ends.h"
 #include "rules/facts/json_event.h"
 #include "rules/facts/model_facts.h"
@@ -65,7 +66,7 @@ class StepSkipped final : public KeptRule {
       if (phases.worker == view.index.first_worker())
         started_ += phases.begins[static_cast<std::size_t>(format::Phase::kDataStart)];
     if (info.mode == query::Mode::kTrain) Drawn(view, sink);
-    drawn_before_ = DrawsOf(view);
+    drawn_.StepEnds(view);
     if (info.mode == query::Mode::kTrain) passes_.OnTrainStep(view);
     early_.OnStep(view, passes_);
     if (info.mode != query::Mode::kTrain) return;
@@ -147,12 +148,7 @@ class StepSkipped final : public KeptRule {
     io("only_passes", only_passes_);
     io("still", still_);
     io("none_open", none_open_);
-    io("drawn", drawn_);
-    io("batches_drawn", batches_drawn_);
-    io("seen_updates", seen_updates_);
-    io("drawn_before", drawn_before_);
-    io("some_trained", some_trained_);
-    io("drawn_open", drawn_open_);
+    drawn_.VisitFields(io);
     io("early", early_);
     io("early_open", early_open_);
   }
@@ -247,41 +243,12 @@ class StepSkipped final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
-  // Before each update so far, but the first two, all batches of a loader were drawn, and models were called
-  // with no more than one of them: what trains stands behind the loop over batches. The loader was started
-  // once for the update, and came to its end: it was asked once more than it has batches. What is drawn after
-  // a step, of whatever mode, is told in that step. Whoever puts the batches of a pass together has more
-  // rows, and whoever goes through the data for something else goes on with a loop that trains.
   void Drawn(const StepView& view, Sink& sink) {
-    if (some_trained_ || view.index.events(EventKind::kOptimizerStep).empty()) return;
-    if (++seen_updates_ <= 2) return;  // what was drawn before the first step is told in it, too
-    const std::int64_t batches = PassDrawn(view, !drawn_open_);
-    if (batches <= 0) {
-      some_trained_ = true;
-      if (std::exchange(drawn_open_, false)) sink.Heal("drawn", "", view.rows.info.mode_step);
-      return;
-    }
-    ++drawn_;
-    batches_drawn_ += batches;
-    if (drawn_open_ || drawn_ < kUnused) return;
-    drawn_open_ = true;
+    const auto found = drawn_.OnTrainStep(view);
+    if (!found) return;
+    if (found->over) return sink.Heal("drawn", "", view.rows.info.mode_step);
     Finding finding = FindingAt(kName, "drawn", view, TensorAt{format::kNoId, view.index.first_worker()});
-    finding.since_step = 0;
-    finding.what =
-        fmt::format("only one batch of each pass is learnt: {} of {} batches that a loader gave were used",
-                    drawn_, batches_drawn_);
-    finding.why = fmt::format(
-        "before each of {} updates in a row a loader gave all of its {} batches, and the model was called "
-        "with "
-        "one of them: the others were loaded and thrown away",
-        drawn_, batches);
-    finding.remedy =
-        "move the forward pass, loss.backward() and optimizer.step() into the loop over batches (indent "
-        "them)";
-    finding.causes = {"what trains stands outside of the loop over batches"};
-    finding.evidence = {{"drawn", batches_drawn_}, {"used", drawn_}};
-    finding.threshold = fmt::format(
-        "a fact: {} updates in a row, from the third one on, {} batches or more (Luff)", kUnused, kFew + 1);
+    found->Describe(&finding);
     sink.Report(std::move(finding));
   }
 
@@ -289,68 +256,6 @@ class StepSkipped final : public KeptRule {
     early_open_ = true;
     found.Describe(&finding);
     sink.Report(std::move(finding));
-  }
-
-  // What was drawn of the loader whose batches a step waited for last and most.
-  struct Draws {
-    std::int64_t loader = -1, waits = 0, others = 0, started = 0;
-    void VisitFields(Fields& io) {
-      io("loader", loader);
-      io("waits", waits);
-      io("others", others);
-      io("started", started);
-    }
-  };
-  [[nodiscard]] static Draws DrawsOf(const StepView& view) {
-    Draws draws;
-    // The newest waits are told apart by their loaders.
-    std::map<std::int64_t, std::int64_t> asked;  // by number of the loader
-    for (const query::StepPhases& phases : view.rows.phases) {
-      if (phases.worker != view.index.first_worker()) continue;
-      draws.started += phases.begins[static_cast<std::size_t>(format::Phase::kDataStart)];
-      draws.waits += phases.begins[static_cast<std::size_t>(format::Phase::kDataWait)];
-      for (const query::StepPhases::Wait& wait : phases.waits)
-        if (wait.of.loader != format::WaitSubject::kNoLoader) asked[wait.of.loader] += wait.count;
-    }
-    const auto most = std::max_element(asked.begin(), asked.end(),
-                                       [](const auto& a, const auto& b) { return a.second < b.second; });
-    if (most == asked.end()) return draws;
-    draws.loader = most->first;
-    for (const auto& [number, count] : asked) draws.others += number == most->first ? 0 : count;
-    return draws;
-  }
-
-  // How many batches a pass of a loader has that was drawn whole since the step before, of which no more than
-  // one reached a model; 0 if there is none. `rows`: the model's inputs must tell how many rows it got.
-  [[nodiscard]] std::int64_t PassDrawn(const StepView& view, bool rows) const {
-    const Draws& draws = drawn_before_;
-    const auto forwards = static_cast<std::int64_t>(view.index.events(EventKind::kForward).size());
-    if (forwards < 1 || forwards > kFew || view.index.events(EventKind::kOptimizerStep).size() > kFew)
-      return 0;
-    if (draws.loader < 0 || draws.started < 1 || draws.started > 2) return 0;
-    const auto loaders = profile::LoadersOf(view.trial.Document("loaders"));
-    const auto loader = std::find_if(loaders.begin(), loaders.end(),
-                                     [&](const profile::Loader& one) { return one.number == draws.loader; });
-    if (loader == loaders.end() || loader->batches <= kFew || draws.others > 1) return 0;
-    // One that drops its last batch has one less. It was asked once more, which ended the loop, and so may
-    // another one have been, before the newest waits.
-    const std::int64_t given = draws.waits - draws.others - 1;
-    if (given < loader->batches - 1 || given > loader->batches + 1) return 0;
-    // An input has as many rows as a batch, along its first axis, or its second where time comes first: other
-    // data, as of a training of a few rows that evaluates by hand, come in other numbers.
-    const std::int64_t each = loader->batch_size;
-    const std::int64_t last = loader->samples - (loader->batches - 1) * each;
-    const auto are_rows = [=](std::int64_t count) { return count == each || count == last; };
-    for (const ModelInput& input : ModelInputsOf(view)) {
-      const auto shape = view.trial.Shape(input.entry->tensor, view.rows.info.global_step,
-                                          query::Mode::kGlobal, input.entry->worker);
-      if (!shape.ok() || shape.value().shape.empty()) continue;
-      const std::vector<std::int64_t>& whole =
-          shape.value().global_shape.empty() ? shape.value().shape : shape.value().global_shape;
-      if (whole[0] > each) return 0;
-      if (are_rows(whole[0]) || (whole.size() > 2 && are_rows(whole[1]))) rows = false;
-    }
-    return rows ? 0 : std::min(given, loader->batches);
   }
 
   // Whether so many batches are a pass of a loader, of which the last may be left out, and loaders were
@@ -640,11 +545,7 @@ class StepSkipped final : public KeptRule {
   bool only_passes_ = false;  // of the first step no losses are known
   StillWeights still_;
   bool none_open_ = false;
-  std::int64_t drawn_ = 0,
-               batches_drawn_ = 0;  // updates so far that used one batch of a pass, and all of these
-  std::int64_t seen_updates_ = 0;
-  Draws drawn_before_;  // since the step before this one
-  bool some_trained_ = false, drawn_open_ = false;
+  DrawnPasses drawn_;
   std::map<std::uint32_t, State> workers_;
   std::map<std::uint32_t, Use> used_;  // by number of the optimizer
   Anchor last_;
