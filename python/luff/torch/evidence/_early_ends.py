@@ -3,8 +3,8 @@ that each pass over the data ends behind its first batch.
 
 The innermost loop around an update counts, through the functions that lead to it: a loop over folds of which only the
 first is trained has loops over epochs and batches within. Not where another loader stands amid its pass, as that of
-samples without labels beside one that gives a batch with labels for each of theirs. Looked at after 1, 2, 4, 8, … updates of an optimizer, in
-the bytecode of the functions; touches no tensor.
+samples without labels beside one that gives a batch with labels for each of theirs. Looked at after 1, 2, 4, 8, …
+updates of an optimizer, in the bytecode of the functions; touches no tensor.
 """
 
 from __future__ import annotations
