@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
+
 from luff.torch.capture._graphs import nodes_behind, operation_of
 from luff.torch.evidence._events import WaitingEvents
 from luff.torch.evidence._loss_edges import parts_of
@@ -38,7 +40,8 @@ class FormulaParts(WaitingEvents):
         """Called with the root of a backward pass, of which saved tensors can be read."""
         if root.grad_fn is None:
             return
-        faults = faults_in((root.grad_fn, root.output_nr))
+        with np.errstate(all="ignore"):  # numbers that are not finite say nothing to the user
+            faults = faults_in((root.grad_fn, root.output_nr))
         if not faults and (known := sign_of_mean(root.grad_fn, optimizers)) is not None:
             sign, is_error = known
             self._signs.add(sign)
