@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from luff.torch.evidence._orders import order_question
-from luff.torch.evidence._places import evaluate
+from luff.torch.evidence._places import evaluate, of_each
 from torch import nn
 from torch.nn import functional as F
 
@@ -323,3 +323,14 @@ def test_models_whose_batch_may_stand_in_any_order_or_has_places_are_silent(name
     model, args = SILENT[name]
     answer = asked(model, *args)
     assert answer is None or answer == {"asked": True}
+
+
+class Lazy(nn.LazyLinear):
+    """Not one of torch's own classes."""
+
+
+def test_what_has_no_sizes_is_not_asked():
+    lazy, plain = Model(F.relu), Model(F.relu)
+    lazy.lazy = Lazy(3)
+    calls = [(lambda: lazy, (X,), {}), (lambda: plain, (X,), {})]
+    assert [order.model for order in of_each(calls, order_question)] == [plain]

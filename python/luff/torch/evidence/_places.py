@@ -8,7 +8,7 @@ docs/adr/0010.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from luff.torch.evidence._asked import Asked, AskedOfCalls, reordered
 from luff.torch.evidence._ignored_masks import Masked, mask_question
 from luff.torch.evidence._orders import Order, order_question
 
-__all__ = ["Places", "evaluate"]
+__all__ = ["Places", "evaluate", "of_each"]
 
 _MOST_CALLS = 4  # of models in a step
 _LEAST_ROWS, _MOST_ROWS = 8, 1 << 12
@@ -59,12 +59,27 @@ class Places(AskedOfCalls):
     def backward_begins(self) -> None:
         """Starts the child: the step is one of training."""
         step, calls = self._take()
-        questions = [question for call in calls if (question := _question(*call)) is not None]
-        orders = [order for call in calls if (order := order_question(*call)) is not None]
-        masked = [mask for call in calls if (mask := mask_question(*call)) is not None]
+        questions = of_each(calls, _question)
+        orders = of_each(calls, order_question)
+        masked = of_each(calls, mask_question)
         if questions or orders or masked:
             every: list[Any] = [*questions, *orders, *masked]
             self.ask(step, partial(evaluate, questions, orders, masked), [one.model for one in every])
+
+
+def of_each(calls: list[Call], question: Callable[..., Any]) -> list[Any]:
+    """Returns what models are to be asked, without those whose arguments or weights have no sizes: nested tensors, lazy
+    parameters.
+    """
+    found = []
+    for call in calls:
+        try:
+            one = question(*call)
+        except (RuntimeError, NotImplementedError, ValueError):
+            continue
+        if one is not None:
+            found.append(one)
+    return found
 
 
 def _given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[int | str, Any]]:
