@@ -202,3 +202,28 @@ def test_loops_that_come_round_are_not_told(watched):
         if fold < 5:
             break
     assert looks(session) == []
+
+
+def test_a_batch_for_each_of_another_loader_is_not_told(watched):
+    _, session = watched()
+    model, optimizer = network()
+    labelled = DataLoader(TensorDataset(X, Y), 16, shuffle=True)
+    for (x,) in DataLoader(TensorDataset(X), 8):
+        for first, second in labelled:
+            model(x)
+            update(model, optimizer, first, second)
+            break
+    assert looks(session) == []
+
+
+def test_a_loader_that_was_left_does_not_hide_a_break(watched):
+    _, session = watched()
+    model, optimizer = network()
+    loader, other = DataLoader(TensorDataset(X, Y), 16, shuffle=True), DataLoader(TensorDataset(X), 8)
+    for _ in range(5):
+        for x, y in loader:
+            update(model, optimizer, x, y)
+            break
+        for _ in other:
+            break
+    assert looks(session) == [(1, False), (2, False), (4, False)]

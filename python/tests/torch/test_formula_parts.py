@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from fake_session import DEFAULT_ROLES
-from luff.torch.evidence._formula_parts import faults_in, is_signed_error
+from luff.torch.evidence._formula_parts import faults_in, sign_of_mean
 from torch import Tensor, nn
 from torch.distributions import Categorical, Normal, kl_divergence
 from torch.nn import functional as F
@@ -249,6 +249,19 @@ def test_a_sum_over_the_batch_that_each_sample_gets_is_found(
     assert flow(loss) == ["summed_and_spread"]
 
 
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda e, c: (e + c.sum() / len(c)).mean(),
+        lambda e, c: (e - 0.1 * c.sum() / len(c)).sum(),
+        lambda e, c: (e - (sum(c) / len(c))).mean(),
+        lambda e, c: torch.mean(e + 0.5 * (c.sum() / c.numel())),
+    ],
+)
+def test_a_mean_that_is_written_as_a_sum_is_no_fault(loss: Callable[[Tensor, Tensor], Tensor]) -> None:
+    assert flow(loss) == []
+
+
 WEIGHT = nn.Parameter(torch.randn(ROWS, 4))  # as many rows as samples
 
 
@@ -321,7 +334,8 @@ def test_signed_errors_of_one_of_several_optimizers_are_found() -> None:
     both, returns = [second, first], torch.randn(ROWS)
 
     def found(loss: Tensor, optimizers: list[torch.optim.Optimizer] = both) -> bool:
-        return is_signed_error(loss.grad_fn, optimizers)
+        known = sign_of_mean(loss.grad_fn, optimizers)
+        return known is not None and known[1]
 
     assert found((value(X).squeeze(-1) - returns).mean())
     assert found((returns - value(X)[:, 0]).sum())
@@ -350,3 +364,18 @@ def test_the_hook_tells_of_signed_errors_beside_a_policy(watched) -> None:
             optimizer.step()
     told = [event["fault"] for event in session.json_events if event["kind"] == "formula_part"]
     assert told == ["signed_error"]
+
+
+def test_a_critic_with_a_margin_and_a_pass_for_each_sign_has_no_signed_errors(watched) -> None:
+    _, session = watched(DEFAULT_ROLES)
+    maker, critic = nn.Linear(4, 4), nn.Linear(4, 1)
+    optimizers = [torch.optim.SGD(model.parameters(), lr=1e-3) for model in (maker, critic)]
+    for _ in range(6):
+        optimizers[1].zero_grad()
+        (1 - critic(X)).mean().backward()
+        (critic(maker(X).detach()) - 0.5).mean().backward()
+        optimizers[1].step()
+        optimizers[0].zero_grad()
+        (-critic(maker(X))).mean().backward()
+        optimizers[0].step()
+    assert [event["fault"] for event in session.json_events if event["kind"] == "formula_part"] == []

@@ -18,6 +18,10 @@ def ids(padding=0):
     return torch.where(MASK, drawn, padding)
 
 
+LONG = torch.randint(1, 20, (ROWS, 3 * LENGTH), generator=torch.Generator().manual_seed(2))
+LONG[torch.arange(3 * LENGTH)[None] >= 3 * LENGTHS[:, None]] = 0
+
+
 def asked(model, *args, **kwargs):
     question = mask_question(lambda: model, args, kwargs)
     return None if question is None else evaluate([], [], [question])
@@ -80,6 +84,19 @@ class Convolution(nn.Module):
         return self.head(self.words(x[:, 0]))
 
 
+class Largest(nn.Module):
+    """Takes the largest values of convolutions, which zeros behind a text hardly change; gets lengths as others do."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.words, self.head = nn.Embedding(20, WIDTH, padding_idx=0), nn.Linear(32, 3)
+        self.inner = nn.Conv1d(WIDTH, 32, 3, padding=1)
+
+    def forward(self, x, lengths):
+        return self.head(torch.relu(self.inner(self.words(x).transpose(1, 2))).amax(-1))
+
+
 @pytest.mark.parametrize(
     ("model", "args", "kwargs"),
     [
@@ -104,6 +121,7 @@ def test_masks_and_lengths_that_are_ignored_are_seen_where_padding_counts(model,
     ("model", "args"),
     [
         (Encoder("attention"), (ids(), MASK)),
+        (Largest(), (LONG, 3 * LENGTHS)),
         (Recurrent(True), (ids(), LENGTHS)),
         (WithLoss(), (ids(), MASK)),
         (Convolution(), (ids(), MASK)),  # padding does not count

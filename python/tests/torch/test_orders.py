@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from luff.torch.evidence._orders import order_question
-from luff.torch.evidence._places import evaluate
+from luff.torch.evidence._places import evaluate, of_each
 from torch import nn
 from torch.nn import functional as F
 
@@ -232,6 +232,31 @@ class Joint(nn.Module):
         return self.head(h + self.attention(h, h, h)[0] + F.softmax(h, 0))
 
 
+class Similar(nn.Module):
+    """Answers with the similarities of all pairs of samples, as CLIP does."""
+
+    def __init__(self, give):
+        super().__init__()
+        torch.manual_seed(1)
+        self.inner, self.give = nn.Linear(WIDTH, 8), give
+
+    def forward(self, x):
+        h = F.normalize(self.inner(x), dim=-1)
+        return self.give(h @ h.T)
+
+
+class Classes(nn.Module):
+    """Compares samples with the means of classes, each of which has four examples."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.inner = nn.Linear(WIDTH, 8)
+
+    def forward(self, examples, x):
+        return -torch.cdist(self.inner(x), self.inner(examples).reshape(ROWS // 4, 4, -1).mean(1))
+
+
 HALVES = torch.tensor([1.0, 2.0]).repeat_interleave(ROWS // 2)[:, None]
 X = drawn(ROWS, WIDTH)
 SILENT = {
@@ -276,6 +301,12 @@ SILENT = {
         Model(lambda h, g: h + g.places),
         (X, type("G", (), {"places": drawn(ROWS, 1)})()),
     ),
+    "similarities": (Similar(lambda pairs: (pairs, pairs.T)), (X,)),
+    "other_pairs": (
+        Similar(lambda pairs: pairs[~torch.eye(len(pairs), dtype=torch.bool)].view(len(pairs), -1)),
+        (X,),
+    ),
+    "examples_of_classes": (Classes(), (X, drawn(ROWS, WIDTH))),
     "plain": (
         nn.Sequential(nn.Linear(WIDTH, 8), nn.BatchNorm1d(8), nn.Dropout(), nn.Linear(8, 2)),
         (X,),
@@ -292,3 +323,14 @@ def test_models_whose_batch_may_stand_in_any_order_or_has_places_are_silent(name
     model, args = SILENT[name]
     answer = asked(model, *args)
     assert answer is None or answer == {"asked": True}
+
+
+class Lazy(nn.LazyLinear):
+    """Not one of torch's own classes."""
+
+
+def test_what_has_no_sizes_is_not_asked():
+    lazy, plain = Model(F.relu), Model(F.relu)
+    lazy.lazy = Lazy(3)
+    calls = [(lambda: lazy, (X,), {}), (lambda: plain, (X,), {})]
+    assert [order.model for order in of_each(calls, order_question)] == [plain]

@@ -82,6 +82,7 @@ LOSSES = [
     lambda one, other: 1 - F.cosine_similarity(one, other).mean() + one.square().mean(),
     lambda one, other: F.mse_loss(one, other) + one.std(0).mean(),
     lambda one, other: (one - other).abs().mean() - one.var(),
+    lambda one, other: -(one.tanh() * other.tanh()).sum(1).mean() + one.square().mean(),
     lambda one, other: F.cosine_embedding_loss(one, other, torch.ones(ROWS)) + one.mean(),
 ]
 
@@ -155,8 +156,13 @@ def collapsed(model, x, step):
     return clip(0 * model(x) + 1, 0 * model(x) + 1) + model(x).mean()
 
 
+def squared(model, x, step):
+    """An equation whose solution is learnt: u' = u - u * u, each u by a call of its own."""
+    return ((model(x) - model(x) * model(x) - x[:, :1]) ** 2).mean()
+
+
 @pytest.mark.parametrize(
-    "loss_of", [head_start, two_losses, conservative, trained_twice, perturbed, ratio, collapsed]
+    "loss_of", [head_start, two_losses, conservative, trained_twice, perturbed, ratio, collapsed, squared]
 )
 def test_equal_results_that_are_meant_are_none(watched, loss_of):
     assert trained(watched, loss_of) == []

@@ -147,3 +147,35 @@ def test_a_training_without_writes_is_never_looked_at(watched, monkeypatch):
     _, session = watched()
     train(net(), lambda _: None, passes=3)
     assert set_backs(session) == []
+
+
+class Spectral(nn.Module):
+    """Weights of complex numbers, as of a Fourier operator."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.weight, self.head = nn.Parameter(torch.randn(8, 16, dtype=torch.cfloat)), nn.Linear(16, 4)
+
+    def forward(self, x):
+        return self.head((x.to(torch.cfloat) @ self.weight).abs())
+
+
+def test_complex_weights_are_read_without_a_word(watched, recwarn):
+    _, session = watched()
+    model = Spectral()
+    train(model, first_of(model), loader=True)
+    assert [to for to, _ in set_backs(session)] == ["first"] * 3
+    assert not list(recwarn)
+
+
+def test_weights_that_are_not_finite_are_read_without_a_word(watched, recwarn):
+    def spoilt(model):
+        with torch.no_grad():
+            for one in model.parameters():
+                one.mul_(torch.inf)
+
+    _, session = watched()
+    train(net(), spoilt, at_start=False, loader=True)
+    assert set_backs(session) == []
+    assert not list(recwarn)

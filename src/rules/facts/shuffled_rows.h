@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "rules/facts/loss_call.h"
@@ -12,7 +13,8 @@ namespace luff::rules {
 
 /// **Thread-compatible.** Whether the rows that a model gets are samples which may stand in any order: the
 /// training itself gives them again at other places and beside other rows. The places of a sequence, the
-/// nodes of one graph and sensors that are always the same never come so.
+/// nodes of one graph and sensors that are always the same never come so; tokens of one sequence do, but
+/// stand in one batch more than once.
 class ShuffledRows {
  public:
   /// Call at TRAIN steps.
@@ -33,6 +35,7 @@ class ShuffledRows {
     io("rows", rows_, kMost);
     io("again", again_);
     io("elsewhere", elsewhere_);
+    io("twice", twice_);
     io("shuffled", shuffled_);
   }
 
@@ -40,6 +43,7 @@ class ShuffledRows {
   static constexpr std::size_t kMost = 1 << 14;
   static constexpr std::size_t kLeastRows = 4;  // of a batch
   static constexpr std::int64_t kAgain = 32;
+  static constexpr std::int64_t kRarely = 64;  // rows that come again, for each that a batch holds twice
 
   // Where a row came first.
   struct Met {
@@ -53,7 +57,9 @@ class ShuffledRows {
 
   void Take(const std::vector<std::uint64_t>& hashes) {
     if (hashes.size() < kLeastRows) return;
+    std::unordered_set<std::uint64_t> batch = {hashes[0]};
     for (std::size_t i = 1; i < hashes.size(); ++i) {
+      twice_ += batch.insert(hashes[i]).second ? 0 : 1;
       if (hashes[i] == hashes[i - 1]) continue;
       const auto met = rows_.find(hashes[i]);
       const Met now{hashes[i - 1], static_cast<std::int64_t>(i)};
@@ -65,11 +71,11 @@ class ShuffledRows {
       elsewhere_ += met->second.before != now.before && met->second.place != now.place ? 1 : 0;
     }
     // A batch may be given twice in a row, and a row come to its old place by chance.
-    shuffled_ = elsewhere_ >= kAgain && 2 * elsewhere_ >= again_;
+    shuffled_ = elsewhere_ >= kAgain && 2 * elsewhere_ >= again_ && kRarely * twice_ <= again_;
   }
 
   std::unordered_map<std::uint64_t, Met> rows_;  // by hash
-  std::int64_t again_ = 0, elsewhere_ = 0;
+  std::int64_t again_ = 0, elsewhere_ = 0, twice_ = 0;
   bool shuffled_ = false;
 };
 

@@ -2,8 +2,9 @@
 that each pass over the data ends behind its first batch.
 
 The innermost loop around an update counts, through the functions that lead to it: a loop over folds of which only the
-first is trained has loops over epochs and batches within. Looked at after 1, 2, 4, 8, … updates of an optimizer, in
-the bytecode of the functions; touches no tensor.
+first is trained has loops over epochs and batches within. Not where another loader stands amid its pass, as that of
+samples without labels beside one that gives a batch with labels for each of theirs. Looked at after 1, 2, 4, 8, …
+updates of an optimizer, in the bytecode of the functions; touches no tensor.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import dis
 import sys
 from types import CodeType, FrameType
 from typing import Any
+from weakref import WeakSet
 
 from luff.torch.evidence._events import WaitingEvents
 
@@ -59,7 +61,7 @@ class EarlyEnds(WaitingEvents):
     Attributes
     ----------
     over
-        Some update stands in a loop that comes round, or in none.
+        Some update stands in a loop that comes round, or in none, or amid the pass of another loader.
     """
 
     def __init__(self) -> None:
@@ -67,10 +69,16 @@ class EarlyEnds(WaitingEvents):
         self.over = False
         self._told = False
         self._known: dict[tuple[int, int], tuple[Any, Any]] = {}
+        self._iterators: WeakSet[Any] = WeakSet()  # of loaders: one that a loop has left is gone
+
+    def loader_started(self, iterator: Any) -> None:
+        """Called when a loader was started."""
+        if not self.over:
+            self._iterators.add(iterator)
 
     def update_begins(self, updates: int) -> None:
         """Called when an optimizer that has made `updates` is about to make another one; looks at where that stands."""
-        found = self._look(sys._getframe(1))
+        found = self._look(sys._getframe(1)) if len(self._iterators) <= 1 else None
         self.over = found is None
         if found is not None or self._told:
             self._told = True

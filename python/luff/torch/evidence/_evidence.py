@@ -80,10 +80,10 @@ class Evidence:
         self._pairs.waiting = self._graph_values.first_axis.waiting  # one list fewer that each step looks at
         self._rounding = Rounding()
         self._handed = HandedGradients()
-        self.set_back = SetBack()
+        self._set_back = SetBack()
         self._early = EarlyEnds()
         self._set = SetWeights()
-        self.set_back.waiting = self._early.waiting = self._set.waiting = self._handed.waiting  # likewise
+        self._set_back.waiting = self._early.waiting = self._set.waiting = self._handed.waiting  # likewise
         self.statistics = Statistics()
         self.averages = Averages()
         self._adversaries = Adversaries(context, self.accumulated)
@@ -155,6 +155,11 @@ class Evidence:
             if self.places.due:
                 self.places.backward_begins(readable=not context.saved_hooks)
 
+    def loader_started(self, iterator: Any) -> None:
+        """Called when a loader was started."""
+        self._set_back.loader_started()
+        self._early.loader_started(iterator)
+
     def model_returned(self, module: Any, args: tuple[Any, ...], output: Any) -> None:
         """Called when the outermost call of a model has returned, while any hook looks for adversaries."""
         step = self._context.step
@@ -179,9 +184,9 @@ class Evidence:
         update = self._context.clock.update_of(record.number)
         if not record.updates:
             self.loads.begins(optimizer)
-            self.set_back.begins(record.number, optimizer, update)
-        elif (written := self.loads.written(record.number)) or record.number in self.set_back.due:
-            self.set_back.look(record.number, update, written)
+            self._set_back.begins(record.number, optimizer, update)
+        elif (written := self.loads.written(record.number)) or record.number in self._set_back.due:
+            self._set_back.look(record.number, update, written)
         if not update & (update - 1) and update and not self._early.over:
             self._early.update_begins(update)
         self._rounding.update_begins(record.number, update, optimizer, self._context)

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
+
 from luff.torch.capture._graphs import nodes_behind, operation_of
 from luff.torch.evidence._events import WaitingEvents
 from luff.torch.evidence._loss_edges import parts_of
@@ -14,7 +16,7 @@ from luff.torch.evidence._sampled_codes import category_divergence_grows, deviat
 from luff.torch.evidence._summed_terms import is_summed_and_spread
 from luff.torch.evidence._surrogates import fault_of_surrogate
 
-__all__ = ["FormulaParts", "faults_in", "is_signed_error"]
+__all__ = ["FormulaParts", "faults_in", "sign_of_mean"]
 
 _ROOTS = 3  # that show it before it is told
 _MOST = 8  # faults of a run
@@ -32,14 +34,19 @@ class FormulaParts(WaitingEvents):
         super().__init__()
         self.waiting = waiting  # of the formula, so that steps look at one list
         self._seen: Counter[str] = Counter()
+        self._signs: set[float] = set()  # of roots that are means of what a model gives
 
     def root(self, root: Any, optimizers: Iterable[Any]) -> None:
         """Called with the root of a backward pass, of which saved tensors can be read."""
         if root.grad_fn is None:
             return
-        faults = faults_in((root.grad_fn, root.output_nr))
-        if not faults and is_signed_error(root.grad_fn, optimizers):
-            faults = ["signed_error"]
+        with np.errstate(all="ignore"):  # numbers that are not finite say nothing to the user
+            faults = faults_in((root.grad_fn, root.output_nr))
+        if not faults and (known := sign_of_mean(root.grad_fn, optimizers)) is not None:
+            sign, is_error = known
+            self._signs.add(sign)
+            if is_error and len(self._signs) == 1:  # a critic of a GAN may have a pass for each of two signs
+                faults = ["signed_error"]
         for fault in faults:
             if self._seen[fault] >= _ROOTS or len(self._seen) > _MOST:
                 continue
@@ -71,23 +78,23 @@ def faults_in(edge: tuple[Any, int]) -> list[str]:
     return found
 
 
-def is_signed_error(node: Any, optimizers: Iterable[Any]) -> bool:
-    """Returns whether a loss is the mean of outputs of a linear layer minus something without a gradient, and all
-    parameters behind it belong to one of several optimizers: another one's are moved through a critic.
+def sign_of_mean(node: Any, optimizers: Iterable[Any]) -> tuple[float, bool] | None:
+    """Returns the sign of a loss that is the mean of outputs of a linear layer, and whether something without a
+    gradient is subtracted from them, if all parameters behind it belong to one of several optimizers: another one's are
+    moved through a critic.
     """
     optimizers = list(optimizers)
     if len(optimizers) < 2:
-        return False
+        return None
     try:
         terms = terms_of(node)
-        if len(terms) != 1 or not (terms[0].averaged and terms[0].shifted):
-            return False
-        if operation_of(terms[0].node) not in _LINEAR:
-            return False
+        if len(terms) != 1 or not terms[0].averaged or operation_of(terms[0].node) not in _LINEAR:
+            return None
         leaves = [one.variable for one in nodes_behind([node], _WALK) if one.name() == _LEAF]
-        return any(_holds(optimizer, leaves) for optimizer in optimizers)
+        held = any(_holds(optimizer, leaves) for optimizer in optimizers)
+        return (terms[0].sign, terms[0].shifted) if held else None
     except (RuntimeError, AttributeError, IndexError):
-        return False
+        return None
 
 
 def _holds(optimizer: Any, leaves: list[Any]) -> bool:

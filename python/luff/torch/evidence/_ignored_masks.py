@@ -1,8 +1,8 @@
 """Asks a model that gets padded sequences and a mask, or lengths, whether it uses these.
 
 In a forked child other masks are given with the same sequences, in evaluation and in training mode: if no number of any
-result changes, the mask is ignored. Then other values are written where it marks padding: if the answers of padded rows
-change, padding counts. docs/adr/0010.
+result changes, the mask is ignored. Then other values are written where it marks padding, and padding is cut off: if
+the answers of padded rows change, padding counts. docs/adr/0010.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from luff.torch.capture._modules import tensors_in
 __all__ = ["Masked", "mask_question"]
 
 _LEAST_ROWS, _LENGTH = 4, 4
+_CUT = 32  # rows that are asked for without their padding
 _COUNTS = 0.1  # of the outputs' spread: what padding says counts
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.uint8, torch.bool)
 Key = int | str
@@ -56,6 +57,9 @@ class Masked:
         torch.manual_seed(0)
         with torch.no_grad():
             result = self.model(*args, **kwargs)
+        return self._numbers(result)
+
+    def _numbers(self, result: Any) -> list[Any]:
         found = [result] if isinstance(result, torch.Tensor) else list(tensors_in([result]))
         if not found and hasattr(result, "values"):
             found = list(tensors_in(list(result.values())))
@@ -92,7 +96,37 @@ class Masked:
             apart = apart * real.reshape(rows, width, *[1] * (apart.dim() - 2))
         changes = apart.reshape(rows, -1).amax(1)[lengths <= width - 2]
         median = float(changes.median())
-        return median if median > _COUNTS else None
+        return median if median > _COUNTS and self._counts(lengths, before, spread) else None
+
+    def _counts(self, lengths: Any, before: Any, spread: float) -> bool:
+        """Returns whether the answers of padded rows are others without their padding (median): a convolution whose
+        largest values are taken sees none in zeros. True of a model that takes no shorter sequences.
+        """
+        rows, width = len(lengths), int(self._get(self.keys[0]).shape[1])
+        changes = []
+        for row in torch.nonzero(lengths <= width - 2).flatten().tolist()[:_CUT]:
+            length = int(lengths[row])
+
+            def cut(value: Any, row: int = row, length: int = length) -> Any:
+                if not isinstance(value, torch.Tensor):
+                    return value
+                value = value[row : row + 1] if value.shape[:1] == (rows,) else value
+                for axis, size in enumerate(value.shape):
+                    value = value.narrow(axis, 0, length) if size == width else value
+                return value
+
+            self.model.eval()
+            try:
+                with torch.no_grad():
+                    result = self.model(
+                        *map(cut, self.args), **{key: cut(one) for key, one in self.kwargs.items()}
+                    )
+                alone = self._numbers(result)[0].double()[0]
+                whole = before[row, :length] if before.shape[1:2] == (width,) else before[row]
+                changes.append((alone - whole).abs().amax() / spread)
+            except (RuntimeError, ValueError, IndexError, TypeError):
+                return True
+        return float(torch.stack(changes).median()) > _COUNTS
 
 
 def _same(one: list[Any], other: list[Any]) -> bool:

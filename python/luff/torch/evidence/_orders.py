@@ -32,6 +32,7 @@ class Order:
 
     def __init__(self, model: Any, args: Any, kwargs: Any, rows: int) -> None:
         self.model, self.args, self.kwargs, self.rows, self.batch = model, args, kwargs, rows, rows
+        self._each: bool | None = None  # whether there is an answer for each sample
 
     def evaluate(self) -> dict[str, Any] | None:
         """Asks the model. Only for a forked child: modes and buffers change."""
@@ -47,6 +48,12 @@ class Order:
     def _ordered(self, order: list[int]) -> Any:
         return reordered([self.args, self.kwargs], torch.tensor(order), self._axis)
 
+    def _result(self, args: Any, kwargs: Any) -> Any:
+        with torch.no_grad():
+            result = self.model(*args, **kwargs)
+        result = getattr(result, "logits", result)
+        return result[0] if type(result) in (list, tuple) and result else result
+
     def _answers(self, order: list[int] | None = None, nudged: int | None = None) -> Any:
         """Returns an answer for each sample, as one row of numbers. `nudged`: a sample whose numbers are changed."""
         args, kwargs = (self.args, self.kwargs) if order is None else self._ordered(order)
@@ -59,17 +66,24 @@ class Order:
                 for module in self.model.modules()
                 if isinstance(module, torch.nn.Embedding)
             ]
-        with torch.no_grad():
-            result = self.model(*args, **kwargs)
+        tensor = self._result(args, kwargs)
         for handle in handles:
             handle.remove()
-        result = getattr(result, "logits", result)
-        tensor = result[0] if type(result) in (list, tuple) and result else result
         if not isinstance(tensor, torch.Tensor) or not tensor.dtype.is_floating_point:
             return None
-        if not tensor.dim() or tensor.shape[0] != self.rows:
+        if not tensor.dim() or tensor.shape[0] != self.rows or not self._is_of_each(tensor):
             return None
         return tensor.double().reshape(self.rows, -1)
+
+    def _is_of_each(self, tensor: Any) -> bool:
+        """Whether there is an answer of one form for each sample, however many there are. One that has a number for
+        each pair of them, as similarities, is narrower for fewer samples; a model whose rows have a structure, as
+        groups or the nodes of one graph, takes no fewer (it raises).
+        """
+        if self._each is None:
+            fewer = self._result(*self._ordered([*range(self.rows - 1)]))
+            self._each = isinstance(fewer, torch.Tensor) and fewer.shape[1:] == tensor.shape[1:]
+        return self._each
 
     def _verdict(self) -> dict[str, Any] | None:
         rows = self.rows

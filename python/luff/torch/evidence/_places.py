@@ -8,7 +8,7 @@ docs/adr/0010.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ from luff.torch.evidence._ignored_masks import Masked, mask_question
 from luff.torch.evidence._orders import Order, order_question
 from luff.torch.evidence._row_wise import ForwardPass
 
-__all__ = ["Places", "evaluate"]
+__all__ = ["Places", "evaluate", "of_each"]
 
 _MOST_CALLS = 4  # of models in a step
 _LEAST_ROWS, _MOST_ROWS = 8, 1 << 12
@@ -74,19 +74,37 @@ class Places(AskedOfCalls):
         passes = self._passes.copy()
         self._passes.clear()
         step, calls = self._take()
-        questions = [question for call in calls if (question := _question(*call)) is not None]
-        found = [(one, order_question(*call)) for one, call in zip(passes, calls, strict=True)]
+        questions = of_each(calls, _question)
+        found = of_each(list(zip(passes, calls, strict=True)), _order_question)
         orders = [
-            order
-            for one, order in found
-            if order is not None and not (readable and one.is_row_wise(order.model, order.rows))
+            order for one, order in found if not (readable and one.is_row_wise(order.model, order.rows))
         ]
-        masked = [mask for call in calls if (mask := mask_question(*call)) is not None]
+        masked = of_each(calls, mask_question)
         if questions or orders or masked:
             every: list[Any] = [*questions, *orders, *masked]
             self.ask(step, partial(evaluate, questions, orders, masked), [one.model for one in every])
-        elif any(order is not None for _, order in found):
+        elif found:
             self.answered = True  # by the graph: each row of the answers is of its own sample alone
+
+
+def _order_question(one: ForwardPass, call: Call) -> tuple[ForwardPass, Order] | None:
+    order = order_question(*call)
+    return None if order is None else (one, order)
+
+
+def of_each(calls: Sequence[tuple[Any, ...]], question: Callable[..., Any]) -> list[Any]:
+    """Returns what models are to be asked, without those whose arguments or weights have no sizes: nested tensors, lazy
+    parameters.
+    """
+    found = []
+    for call in calls:
+        try:
+            one = question(*call)
+        except (RuntimeError, NotImplementedError, ValueError):
+            continue
+        if one is not None:
+            found.append(one)
+    return found
 
 
 def _given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[int | str, Any]]:

@@ -14,7 +14,7 @@ import numpy as np
 from luff.torch.capture._graphs import operation_of
 from luff.torch.capture._memory import Array
 from luff.torch.evidence._events import WaitingEvents
-from luff.torch.evidence._loss_edges import Edge, inner_of
+from luff.torch.evidence._loss_edges import Edge, inner_of, past_edge, shape_of
 from luff.torch.evidence._loss_graph import constant_factor
 
 __all__ = ["Result", "SameViews", "meeting_of"]
@@ -103,6 +103,8 @@ def meeting_of(root: Edge, one: tuple[int, str, int], other: tuple[int, str, int
             first, second = _unturned(first), _unturned(second)
         if not _alike(first, second, one, other):
             continue
+        if name == "Mul" and not _is_summed(nodes, node):
+            continue  # a square, as in an equation whose solution is learnt
         if name not in _JOINS or _multiplied(nodes, node):
             return name
     return ""
@@ -170,6 +172,17 @@ def _alike(first: Edge, second: Edge, one: tuple[int, str, int], other: tuple[in
             return False  # of something that may differ
         pairs.extend(zip(inner, inner_twin, strict=True))
     return True
+
+
+def _is_summed(nodes: list[Any], product: Any) -> bool:
+    """Returns whether the numbers of each row of a product are summed up."""
+    if shape_of((product, 0))[-1:] in ((), (1,)):
+        return False
+    return any(
+        operation_of(node) in ("Sum", "Mean") and past_edge(edge)[0] is product
+        for node in nodes
+        for edge in inner_of(node)
+    )
 
 
 def _unturned(edge: Edge) -> Edge:

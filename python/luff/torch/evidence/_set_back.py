@@ -61,7 +61,10 @@ class _Held:
             array = None if weight is None else array_of(weight)
             if array is None:
                 return None
-            arrays.append(array.flat[:_ELEMENTS].astype(np.float64))
+            numbers = array.flat[:_ELEMENTS]  # a copy
+            if np.iscomplexobj(numbers):
+                numbers = numbers.view(numbers.real.dtype)
+            arrays.append(numbers.astype(np.float64))
         return arrays
 
     def became(self, now: Values) -> str:
@@ -138,7 +141,8 @@ class SetBack(WaitingEvents):
             return
         now = held.values()
         held.looks += 1
-        to = "" if now is None else held.became(now)
+        with np.errstate(all="ignore"):  # weights that are not finite say nothing to the user
+            to = "" if now is None else held.became(now)
         if to:
             self.waiting.append(
                 {"kind": "weights_set_back", "optimizer": number, "to": to, "updates": update - held.update}

@@ -16,6 +16,7 @@ __all__ = ["is_summed_and_spread"]
 
 _NODES = 64  # that are followed from a root
 _WALK = 1024  # nodes behind a term
+_MEAN = 1.001  # times as many samples: the weight of each in a mean, or less
 _LEAF = "torch::autograd::AccumulateGrad"
 
 
@@ -51,12 +52,17 @@ def _spreads(edge: Edge, inner: list[Edge]) -> bool:
 
 
 def _sums(edge: Edge, samples: int) -> Iterable[Edge]:
-    """Yields what a number sums up over as many samples, at once or one after the other, as Python's `sum` does."""
-    queue, taken = [edge], Counter[Edge]()
-    for count, one in enumerate(queue):  # grows during the loop
+    """Yields what a number sums up over as many samples, at once or one after the other, as Python's `sum` does, unless
+    the sum is divided by their number: it is a mean then.
+    """
+    queue, taken = [(edge, 1.0)], Counter[Edge]()
+    for count, (one, weight) in enumerate(queue):  # grows during the loop
         if count >= _NODES + 4 * samples or count >= _WALK:
             return
-        one, _ = scaled(one)
+        one, factor = scaled(one)
+        weight *= factor
+        if abs(weight) * samples <= _MEAN:
+            continue
         name, inner = operation_of(one[0]), inner_of(one[0])
         if name in ("Unbind", "Select"):
             source = past_edge(inner[0])
@@ -69,7 +75,7 @@ def _sums(edge: Edge, samples: int) -> Iterable[Edge]:
             if sizes and sizes[0] == samples:
                 yield summed
         elif name in ("Add", "Sub", "Rsub"):
-            queue.extend(inner)
+            queue.extend((following, weight) for following in inner)
 
 
 def _shared(one: Edge, other: Edge, samples: int) -> bool:

@@ -199,7 +199,7 @@ def _starting(original: Method) -> Method:
                 hook.guarded("loader", _numbers.__setitem__, iterator, number)
                 evidence = hook.machine.evidence
                 hook.guarded("loader", evidence.answers.batches.started, self, iterator, number)
-                hook.guarded("loader", evidence.set_back.loader_started)
+                hook.guarded("loader", evidence.loader_started, iterator)
             hook.guarded("late", install_late)
         return iterator
 

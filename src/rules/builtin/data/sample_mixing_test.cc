@@ -231,7 +231,7 @@ TEST(SampleMixing, AnswersThatDependOnThePlaceInTheBatch_AreTold) {
 }
 
 std::vector<Finding> Ordered(const std::string& numbers, bool shuffled = true, int steps = 24,
-                             int batch_size = 0) {
+                             int batch_size = 0, int values = 64) {
   FakeTrial trial;
   if (batch_size > 0)
     trial.SetDocument("loaders", R"({"loaders": [{"number": 0, "type": "DataLoader", "batch_size": )" +
@@ -242,7 +242,7 @@ std::vector<Finding> Ordered(const std::string& numbers, bool shuffled = true, i
     std::vector<double> rows;
     for (int row = 0; row < 16; ++row) {
       const int number = step % 4 * 16 + (shuffled ? (row * (2 * (step / 4) + 1)) % 16 : row);
-      rows.insert(rows.end(), {1.0 + number, 2.0});
+      rows.insert(rows.end(), {1.0 + number % values, 2.0});
     }
     trial.Sample("sample/Net_input_0", {16, 2}, rows);
   }
@@ -271,6 +271,8 @@ TEST(SampleMixing, AnswersThatDependOnTheOrder_AreTold_WhereTheTrainingShuffles)
   EXPECT_TRUE(Ordered(R"(, "of": "others", "change": 0.8, "batch": 16)", false, 24, 16).empty());
   EXPECT_TRUE(Ordered(alone, false).empty());    // sensors, nodes or places of a sequence
   EXPECT_TRUE(Ordered(alone, true, 5).empty());  // nothing has come again
+  EXPECT_EQ(Ordered(alone, true, 24, 0, 16).size(), 1U);
+  EXPECT_TRUE(Ordered(alone, true, 24, 0, 13).empty());  // tokens, some of which a sequence holds twice
   EXPECT_TRUE(Ordered(R"(, "asked": true)").empty());
   EXPECT_TRUE(Ordered(R"(, "of": "place", "change": 1e-3, "alone": 0)").empty());
   EXPECT_TRUE(Ordered(R"(, "of": "place", "change": null)").empty());
