@@ -1,6 +1,7 @@
 #include "rules/facts/early_ends.h"
 
 #include <algorithm>
+#include <set>
 #include <vector>
 
 #include "base/format.h"
@@ -81,8 +82,13 @@ std::optional<EarlyEnds::Found> EarlyEnds::Certain(const query::Trial& trial, bo
   if (same_ && std::max(most_evaluated_, evaluated_) < kMore * batch_) return std::nullopt;
   Found found = {updates_, -1, function_, line_};
   const auto loaders = profile::LoadersOf(trial.Document("loaders"));
-  for (const profile::Loader& one : loaders)
-    if (one.trains && !one.by_next) found.batches = one.batches;
+  std::set<std::int64_t> sizes;
+  for (const profile::Loader& one : loaders) {
+    if (!one.trains || one.by_next) continue;
+    found.batches = one.batches;
+    sizes.insert(one.samples);
+  }
+  if (sizes.size() >= kGrows) return std::nullopt;
   if (started_ + 1 < updates_) found.batches = -1;  // none was started for each update
   const bool more = found.batches >= kMore || drawn_ || same_ || EvaluatesEach();
   if (!more || found.batches == 1) return std::nullopt;

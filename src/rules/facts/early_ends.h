@@ -16,7 +16,7 @@ namespace luff::rules {
 /// The loop is a fact of the program. That there are more batches is one of its loader, which is started for
 /// each update, of evaluations of more rows behind each update, or of rows that come again among new ones.
 /// Who goes on with an iterator by such a loop gets all rows in turn, and who looks whether one batch can be
-/// learnt evaluates nothing else.
+/// learnt evaluates nothing else. Silent of data that grow, of which a batch is drawn each time (a replay).
 class EarlyEnds {
  public:
   struct Found {
@@ -43,6 +43,7 @@ class EarlyEnds {
  private:
   static constexpr std::size_t kMaxRows = 4096;
   static constexpr std::int64_t kMore = 2;  // times the rows of a batch
+  static constexpr std::size_t kGrows = 3;  // sizes of the data that loaders draw from
 
   [[nodiscard]] std::optional<Found> Certain(const query::Trial& trial, bool at_end) const;
   [[nodiscard]] bool EvaluatesEach() const noexcept {

@@ -18,8 +18,9 @@ void FewRows::OnStep(const StepView& view) {
   if (mode == query::Mode::kTrain) {
     bool whole = true;
     for (const std::uint64_t row : RowsOfStep(view, &whole)) {
+      const bool late = times() >= static_cast<double>(kLate);
       ++seen_;
-      trained_.insert(row);
+      if (trained_.insert(row).second && late) ++late_;
       evaluated_.erase(row);
     }
     double sum = 0;
@@ -58,6 +59,7 @@ double FewRows::loss_left() const noexcept {
 void FewRows::VisitFields(Fields& io) {
   io("trained", trained_, kMost);
   io("evaluated", evaluated_, kMore * kMost);
+  io("late", late_);
   io("seen", seen_);
   io("batch", batch_);
   io.Check(batch_ >= 0, "a number of rows");

@@ -10,19 +10,22 @@
 namespace luff::rules {
 
 /// **Thread-compatible.** Whether a training has few rows, which it is given again and again, while
-/// evaluations have many others.
+/// evaluations have many others. Rows that are labelled one after the other, as in active learning, are few
+/// on purpose: many of them come when the others have been seen several times.
 class FewRows {
  public:
   static constexpr std::size_t kMost = 128;   // rows of the training
   static constexpr std::size_t kLeast = 17;   // a handful is a trial of the model
   static constexpr std::size_t kMore = 4;     // times as many are evaluated
   static constexpr std::int64_t kTimes = 16;  // that each of them was seen, in the mean
+  static constexpr std::int64_t kLate = 5;    // times: whatever is drawn at random has come by then
+  static constexpr std::size_t kGrown = 8;    // one row in so many came later: there are more by and by
 
   /// Call at each step.
   void OnStep(const StepView& view);
   [[nodiscard]] bool are_few() const noexcept {
     return !many_ && trained_.size() >= kLeast && times() >= static_cast<double>(kTimes) &&
-           evaluated() >= kMore * trained_.size();
+           evaluated() >= kMore * trained_.size() && kGrown * late_ < trained_.size();
   }
   [[nodiscard]] std::size_t trained() const noexcept { return trained_.size(); }
   [[nodiscard]] std::size_t evaluated() const noexcept {
@@ -41,6 +44,7 @@ class FewRows {
   static constexpr std::size_t kSteps = 16;
 
   std::unordered_set<std::uint64_t> trained_, evaluated_;  // the latter without the former
+  std::size_t late_ = 0;                                   // rows of the training that came late
   std::int64_t seen_ = 0;                                  // rows of the training, each time
   std::int64_t batch_ = 0;                                 // most rows of an evaluation's batch, none known
   bool many_ = false;                                      // or not all are known

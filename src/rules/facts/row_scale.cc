@@ -16,7 +16,7 @@ constexpr double kFewestScaled = 32;
 // noise of a third of their size moves the mean of a row of F values by a third of 1 / sqrt(F), and a crop,
 // or an erased part, moves that of an image by less than 0.3.
 constexpr double kOfColumns = 0.5, kOfPlaces = 0.3;
-constexpr double kLonger = 1.5;
+constexpr double kLonger = 1.5, kUnlikeLengths = 3;
 
 }  // namespace
 
@@ -89,7 +89,9 @@ RowScale::By RowScale::Compare(const RowScale& one, const RowScale& other) {
     return By::kNothing;
   if (by == By::kLength) {
     const double ratio = other.mean_length();
-    return ratio >= kLonger || ratio * kLonger <= 1 ? by : By::kNothing;
+    // Noise makes all rows longer, by about as much.
+    const bool longer = ratio >= kLonger && other.largest_length_ >= kUnlikeLengths * other.least_length_;
+    return longer || ratio * kLonger <= 1 ? by : By::kNothing;
   }
   const double places = std::sqrt(static_cast<double>(one.width_));
   const double least = one.axes_ == 2 ? kOfColumns / places : kOfPlaces;

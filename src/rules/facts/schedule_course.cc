@@ -60,6 +60,7 @@ bool ScheduleCourse::Grows(const RateLevels& levels, Finding* finding) const {
   const double factor = levels.factor();
   if (!(factor > 1) || levels.changes() < kGrowths || updates < kUpdates || !(given > 0)) return false;
   if (!(levels.first() >= 0.5 * given) || !(levels.last() >= kTimes * given)) return false;
+  if (levels.last() > (levels.shortest() > 1 ? kRange : kEachRange) * given) return false;
   finding->cause = "grows";
   finding->what = fmt::format("the schedule raises the learning rate to {:.3g} times what it was given",
                               levels.last() / given);

@@ -15,6 +15,8 @@ struct ScheduleCourse {
   static constexpr std::int64_t kQuarter = 4;   // a plan of which a quarter is not reached
   static constexpr double kLeast = 0.1;         // of the given rate: a warm-up begins below it
   static constexpr double kTimes = 10;          // the given rate: a decay never gets there
+  static constexpr double kRange = 1e4;         // times: a test of rates, which goes through all of them
+  static constexpr double kEachRange = 100;     // the same, where each update has another rate
   static constexpr std::int64_t kGrowths = 4;   // times that a rate has grown
   static constexpr std::int64_t kUpdates = 20;  // with it
 
@@ -27,7 +29,8 @@ struct ScheduleCourse {
   /// A schedule that counts updates is stepped once per pass: a warm-up that would need far more passes than
   /// there were, or a decay whose end is the number of updates. Fills in what is said, all but the place.
   [[nodiscard]] bool CountsUpdates(const RateLevels& levels, Finding* finding) const;
-  /// The rate was multiplied by the same factor again and again, and ended far above the given one.
+  /// The rate was multiplied by the same factor again and again, and ended far above the given one, but not
+  /// as far as a test of rates goes.
   [[nodiscard]] bool Grows(const RateLevels& levels, Finding* finding) const;
 };
 

@@ -6,6 +6,8 @@
 
 #include "luff/profile/input.h"
 #include "rules/facts/json_event.h"
+#include "rules/facts/model_facts.h"
+#include "rules/facts/step_memo.h"
 #include "rules/facts/step_rows.h"
 #include "rules/kit/step_index.h"
 
@@ -19,6 +21,10 @@ constexpr double kMostUpdates = 1e9;
 
 void SetBacks::OnTrainStep(const StepView& view) {
   if (over_) return;
+  double rate = -1;
+  for (const auto& [entry, tensor] : view.index.scalars(format::Role::kOptimizerSetting))
+    if (tensor.name.ends_with(".lr") && std::isfinite(entry.value)) rate = std::max(rate, entry.value);
+  if (rate >= 0) rate_ = rate;
   bool another = false;  // pass begins
   for (const auto& event : view.index.json_events("weights_set_back")) {
     const double number = NumberIn(*event, "optimizer");
@@ -48,6 +54,9 @@ void SetBacks::OnTrainStep(const StepView& view) {
     over_ = over_ || (one.times >= kTimes && one.since > 2 * one.updates);
   }
   if (another) {
+    // A rate that no schedule has changed: a search for the best one.
+    if (rate_then_ >= 0 && rate_ != rate_then_ && view.memo.Facts(view).schedulers().empty()) over_ = true;
+    rate_then_ = rate_;
     for (const std::uint64_t row : now_)
       if (before_.size() < kMaxRows) before_.insert(row);
     now_.clear();
@@ -63,11 +72,14 @@ void SetBacks::OnTrainStep(const StepView& view) {
 }
 
 // Whether as many updates are one pass over the data: all rows come once between two, and again behind the
-// next, or a loader has as many batches.
+// next, or the only loader that trains has as many batches.
 bool SetBacks::IsOnePass(const StepView& view, std::int64_t updates) const {
   if (again_ >= kAgain) return kFew * twice_ <= again_;
   if (twice_ > 0) return false;
   const auto loaders = profile::LoadersOf(view.trial.Document("loaders"));
+  if (std::count_if(loaders.begin(), loaders.end(), [](const profile::Loader& one) { return one.trains; }) >
+      1)
+    return false;  // of tasks, or of clients
   return std::any_of(loaders.begin(), loaders.end(), [&](const profile::Loader& one) {
     return one.trains && one.batches > 0 && (one.batches == updates || one.batches == updates + 1);
   });
@@ -99,6 +111,8 @@ void SetBacks::VisitFields(Fields& io) {
   io("before", before_, kMaxRows);
   io("twice", twice_);
   io("again", again_);
+  io("rate", rate_);
+  io("rate_then", rate_then_);
   io("over", over_);
 }
 

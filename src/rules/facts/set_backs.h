@@ -13,8 +13,9 @@ namespace luff::rules {
 /// **Thread-compatible.** Finds out whether the weights of all optimizers are set back to those of the start,
 /// or drawn anew, behind each pass over the data.
 ///
-/// Inner loops of other tasks, folds and clients see other rows each time, restarts and rewound weights go
-/// through their rows several times before the next one, and probes stand beside an optimizer that goes on.
+/// Inner loops of other tasks, folds and clients see other rows each time, of loaders of their own, restarts
+/// and rewound weights go through their rows several times before the next one, probes stand beside an
+/// optimizer that goes on, and who compares learning rates by one pass each sets another one by hand.
 class SetBacks {
  public:
   struct Found {
@@ -49,6 +50,7 @@ class SetBacks {
   std::map<std::uint32_t, Optimizer> optimizers_;   // that make updates
   std::unordered_set<std::uint64_t> now_, before_;  // rows since the newest set-back, and up to it
   std::int64_t twice_ = 0, again_ = 0;              // rows that came in both, and twice since it
+  double rate_ = -1, rate_then_ = -1;               // the largest, now and at the newest set-back
   bool over_ = false;
 };
 

@@ -201,6 +201,23 @@ TEST(PreparedApart, RowsThatAreScaledOneByOneInOneModeOnly_AreNamed) {
   EXPECT_EQ(CauseOf(by_row(Table, true), by_row(Table, true)), "");
 }
 
+// Denoising: rows of length 1, which get noise in training.
+TEST(PreparedApart, RowsOfLengthOneWithNoise_AreSilent) {
+  const auto unit = [](std::mt19937& random) {
+    Row row = Of(64, [&](std::size_t) { return Normal(random); });
+    double sum = 0;
+    for (const double value : row) sum += value * value;
+    for (double& value : row) value /= std::sqrt(sum);
+    return row;
+  };
+  const auto noise = [&](std::mt19937& random) {
+    Row row = unit(random);
+    for (double& value : row) value += 0.2 * Normal(random);
+    return row;
+  };
+  EXPECT_EQ(CauseOf(noise, unit), "");
+}
+
 // Rows that are standardised one by one on both sides, and changed in training behind that.
 TEST(PreparedApart, RowsThatTheTrainingChangesBehindTheirScaling_AreSilent) {
   const auto scaled = [](std::mt19937& random) { return ByRow(Bright(random)); };

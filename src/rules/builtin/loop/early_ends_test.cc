@@ -21,18 +21,20 @@ struct Story {
   bool fresh = false;    // rows that never come again
   int evaluated = 40;    // rows of an evaluation
   int each = 0;          // updates behind which it comes; 0: at the end
+  int grown = 1;         // loaders, each of one batch more than the last
   int over = 0;          // updates at which another place was seen
   bool told = true;      // where updates stand
 };
 
 FakeTrial Ending(const Story& story) {
   FakeTrial trial;
-  if (story.batches > 0)
-    trial.SetDocument("loaders",
-                      std::string(R"({"loaders": [{"number": 0, "type": "DataLoader", "trains": true,
-        "batch_size": 8, "by_next": )") +
-                          (story.by_next ? "true" : "false") + R"(, "samples": )" +
-                          std::to_string(8 * story.batches) + "}]}");
+  std::string loaders;
+  for (int number = 0; number < story.grown && story.batches > 0; ++number)
+    loaders += std::string(number > 0 ? ", " : "") + R"({"number": )" + std::to_string(number) +
+               R"(, "type": "DataLoader", "trains": true, "batch_size": 8, "by_next": )" +
+               (story.by_next ? "true" : "false") + R"(, "samples": )" +
+               std::to_string(8 * (story.batches + number)) + "}";
+  if (!loaders.empty()) trial.SetDocument("loaders", R"({"loaders": [)" + loaders + "]}");
   const auto evaluate = [&] {
     const auto count = static_cast<std::size_t>(story.evaluated);
     if (count > 0)
@@ -89,6 +91,7 @@ TEST(StepSkipped, LoopsThatEndOnPurpose_AreSilent) {
   EXPECT_TRUE(Told({.updates = 600}).empty());  // batches are drawn
   EXPECT_TRUE(Told({.batches = 1}).empty());
   EXPECT_TRUE(Told({.over = 8}).empty());
+  EXPECT_TRUE(Told({.grown = 8}).empty());                    // a replay of what was met so far
   EXPECT_TRUE(Told({.same = true, .evaluated = 0}).empty());  // one batch that is learnt on purpose
   EXPECT_TRUE(Told({.same = true, .evaluated = 8}).empty());
   // An iterator that goes on gives all rows in turn.

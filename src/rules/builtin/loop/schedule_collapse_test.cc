@@ -216,6 +216,8 @@ TEST(ScheduleCollapse, ARateThatGrowsAndGrows_IsNamedAtTheEnd) {
   EXPECT_EQ(OfEpochs(500, 50, grows(2)).size(), 1U);
   EXPECT_TRUE(OfEpochs(150, 1, grows(1.02), false).empty());  // a test of rates evaluates nothing
   EXPECT_TRUE(OfEpochs(150, 1, grows(1.005)).empty());        // twice the given rate
+  EXPECT_TRUE(OfEpochs(150, 1, grows(1.1)).empty());          // a test of rates goes through all of them
+  EXPECT_TRUE(OfEpochs(500, 20, grows(2)).empty());
   EXPECT_TRUE(OfEpochs(150, 1, [](int k) { return 1e-7 * std::pow(1.05, k); }).empty());  // a warm-up
   EXPECT_TRUE(OfEpochs(150, 1, [](int k) { return 1e-3 * (1 + std::sin(k)); }).empty());
 }

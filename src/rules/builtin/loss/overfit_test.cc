@@ -73,6 +73,7 @@ struct Few {
   double training = 0.01, validation = 1.2;  // in the end; the training begins with 2
   int whole = 0;                             // rows of a batch, of which the first eight are kept
   bool same = false;                         // evaluations are of rows of the training
+  int more = 0;                              // rows from the second evaluation on
 };
 std::vector<Finding> OfFew(const Few& few) {
   FakeTrial trial;
@@ -80,7 +81,8 @@ std::vector<Finding> OfFew(const Few& few) {
   for (int e = 0; e < few.evaluations; ++e) {
     for (int step = 0; step < few.steps; ++step) {
       std::vector<double> values;
-      for (int i = 0; i < 8; ++i, row = (row + 1) % few.rows) {
+      const int rows = few.rows + (e > 0 ? few.more : 0);
+      for (int i = 0; i < 8; ++i, row = (row + 1) % rows) {
         values.push_back(row);
         values.push_back(0.5);
       }
@@ -115,8 +117,9 @@ TEST(Overfit, FewRowsOfWhichOthersAreTold_AndTrials_AreSilent) {
   EXPECT_TRUE(OfFew({.rows = 400, .evaluated = 2000}).empty());
   EXPECT_TRUE(OfFew({.evaluated = 60}).empty());
   EXPECT_TRUE(OfFew({.same = true}).empty());
-  EXPECT_TRUE(OfFew({.whole = 64}).empty());  // not all rows are known
-  EXPECT_TRUE(OfFew({.steps = 20}).empty());  // not often enough
+  EXPECT_TRUE(OfFew({.whole = 64}).empty());               // not all rows are known
+  EXPECT_TRUE(OfFew({.steps = 200, .more = 24}).empty());  // labelled later
+  EXPECT_TRUE(OfFew({.steps = 20}).empty());               // not often enough
 }
 
 TEST(Overfit, HealthyCurves_AreSilent) {

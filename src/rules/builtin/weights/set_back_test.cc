@@ -1,3 +1,4 @@
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,9 @@ struct Story {
   int longer = -1;               // this pass makes one update more
   int until = 100;               // set back up to this pass
   bool written = false;          // the weights are set to something else in the end
+  int loaders = 1;               // that train, each of as many batches
+  bool search = false;           // another rate in each pass
+  bool scheduled = false;        // by a schedule
 };
 
 std::string SetBackOf(const std::string& to, int updates) {
@@ -32,10 +36,14 @@ std::string SetBackOf(const std::string& to, int updates) {
 
 std::vector<Finding> Told(const Story& story) {
   FakeTrial trial;
-  if (story.batches > 0)
-    trial.SetDocument("loaders", R"({"loaders": [{"number": 0, "type": "DataLoader", "trains": true,
-        "batch_size": 4, "samples": )" +
-                                     std::to_string(4 * story.batches) + "}]}");
+  std::string loaders;
+  for (int number = 0; number < story.loaders && story.batches > 0; ++number)
+    loaders += std::string(number > 0 ? ", " : "") + R"({"number": )" + std::to_string(number) +
+               R"(, "type": "DataLoader", "trains": true, "batch_size": 4, "samples": )" +
+               std::to_string(4 * story.batches) + "}";
+  if (!loaders.empty()) trial.SetDocument("loaders", R"({"loaders": [)" + loaders + "]}");
+  if (story.scheduled)
+    trial.SetDocument("model", R"({"schedulers": [{"type": "StepLR", "optimizer": "SGD"}]})");
   double fresh = 1000;
   int before = 0;
   for (int pass = 0; pass < story.passes; ++pass) {
@@ -48,6 +56,8 @@ std::vector<Finding> Told(const Story& story) {
         rows.push_back(0.5);
       }
       trial.Step().Sample("sample/Net_input_0", {4, 2}, rows).Loss(1);
+      trial.Scalar("optimizer/SGD.group0.lr", format::Role::kOptimizerSetting,
+                   story.search || story.scheduled ? std::pow(0.5, pass) : 1);
       if (update == 0 && pass > 0 && pass < story.until) trial.EventJson(SetBackOf(story.to, before));
       trial.Event(EventKind::kOptimizerStep, 0);
       if (story.another) trial.Event(EventKind::kOptimizerStep, 1);
@@ -74,6 +84,7 @@ TEST(FrozenAtInit, WeightsThatEachPassSetsBack_AreTold) {
   EXPECT_NE(drawn[0].what.find("drawn anew"), std::string::npos) << drawn[0].what;
   EXPECT_NE(drawn[0].remedy.find("reset_parameters"), std::string::npos);
   EXPECT_EQ(Told({.augmented = true, .batches = 10}).size(), 1U);
+  EXPECT_EQ(Told({.scheduled = true}).size(), 1U);
 }
 
 TEST(FrozenAtInit, WeightsThatAreSetBackOnPurpose_AreSilent) {
@@ -81,7 +92,9 @@ TEST(FrozenAtInit, WeightsThatAreSetBackOnPurpose_AreSilent) {
   EXPECT_TRUE(Told({.rounds = 2}).empty());         // restarts, rewound weights: two passes in each
   EXPECT_TRUE(Told({.rounds = 10}).empty());        // inner steps on one batch
   EXPECT_TRUE(Told({.other_rows = true}).empty());  // tasks, clients
-  EXPECT_TRUE(Told({.augmented = true}).empty());   // nothing tells what a pass is
+  EXPECT_TRUE(Told({.other_rows = true, .batches = 10, .loaders = 6}).empty());  // each has its own
+  EXPECT_TRUE(Told({.search = true}).empty());                                   // for a learning rate
+  EXPECT_TRUE(Told({.augmented = true}).empty());  // nothing tells what a pass is
   EXPECT_TRUE(Told({.augmented = true, .batches = 4}).empty());
   EXPECT_TRUE(Told({.another = true}).empty());  // a probe beside what is trained
   EXPECT_TRUE(Told({.longer = 1}).empty());      // as a plateau asks for
