@@ -100,6 +100,31 @@ def test_a_model_that_computes_its_loss_by_a_function_is_asked_too(watched, mask
     assert event["sees"] is not masked
 
 
+@pytest.mark.parametrize(
+    ("part", "cut"),
+    [
+        (slice(1, None), (1, 11, 12)),
+        (slice(None, -1), (0, 11, 12)),
+        (slice(1, -1), (1, 10, 12)),
+        (slice(5, None), None),
+        (slice(None), None),
+    ],
+)
+@pytest.mark.parametrize("functional", [False, True])
+def test_which_outputs_meet_the_targets_is_told_once_for_a_step(watched, part, cut, functional):
+    hook, session = watched({SAMPLE})
+    model = Speaker()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    loss = F.cross_entropy if functional else nn.CrossEntropyLoss()
+    for ids, following in tokens(6):
+        optimizer.zero_grad()
+        loss(model(ids)[:, part].transpose(1, 2), following[:, part]).backward()
+        optimizer.step()
+    hook.close()
+    events = told(session, "places_cut")
+    assert [(e["start"], e["places"], e["of"]) for e in events] == ([cut] if cut else [])
+
+
 @pytest.mark.parametrize("masked", [True, False])
 def test_a_model_whose_targets_are_its_input_is_asked_too(watched, masked):
     hook, session = watched({SAMPLE})

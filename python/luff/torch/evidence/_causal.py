@@ -26,7 +26,7 @@ from luff.torch.capture._memory import address_of, array_view, is_readable
 from luff.torch.capture._modules import tensors_in
 from luff.torch.evidence._asked import ASK_AT, Asked
 
-__all__ = ["Causal", "evaluate", "matched"]
+__all__ = ["Causal", "cuts", "evaluate", "matched"]
 
 _MOST_CALLS, _MOST_IDS = 4, 4  # calls of models in a step, and arguments of one, that are remembered
 _LENGTH = 4  # fewest tokens in a row
@@ -34,6 +34,11 @@ _READ = 1 << 16  # tokens compared with targets
 _ROWS = 2  # rows of the batch that the child evaluates
 _SEEN = 1e-4  # relative to the outputs' spread: more than rounding
 _BEHIND = 32  # nodes between a loss's input and what a model has returned
+_CUT_BEHIND, _CUT = (
+    256,
+    2,
+)  # nodes behind a loss's input among which cuts are sought; most places that one leaves out
+_MOST_CUTS = 4
 #: Operations that give a loss what a model has returned: another form of it, a part, or its probabilities.
 _PASSING = frozenset(
     (
@@ -168,6 +173,32 @@ def _is_made_of(made_by: Any, results: list[Any]) -> bool:
         if operation_of(node) in _PASSING:
             waiting.extend(following for following, _ in node.next_functions)
     return False
+
+
+def cuts(target: Any, output: Any = None, node: Any = None) -> list[tuple[int, int, int]]:
+    """Returns (start, places, of) of slices behind the input of a loss of ids that leave out a place or two of an axis.
+
+    They tell which places of a model's outputs meet which targets. At most four, the nearest first. For the arguments,
+    see `Causal.loss_called`.
+    """
+    found: list[tuple[int, int, int]] = []
+    if not isinstance(target, torch.Tensor) or target.dtype not in _KINDS:
+        return found
+    made_by = output.grad_fn if output is not None else None if node is None else node.next_functions[0][0]
+    for node in nodes_behind([made_by], _CUT_BEHIND) if made_by is not None else ():
+        if operation_of(node) != "Slice":
+            continue
+        shape = node._saved_self_sym_sizes
+        of = int(shape[min(node._saved_dim, len(shape) - 1)])
+        # A negative end or start is kept as an unsigned number of 64 bits.
+        start, end = (int(n) - (1 << 64 if n >> 63 else 0) for n in (node._saved_start, node._saved_end))
+        start, end, step = slice(start, end, int(node._saved_step)).indices(of)
+        cut = (start, end - start, of)
+        if step == 1 and 0 < of - cut[1] <= _CUT and cut not in found:
+            found.append(cut)
+            if len(found) >= _MOST_CUTS:
+                break
+    return found
 
 
 def _ids(tensor: Any) -> Ids | None:

@@ -26,7 +26,7 @@ from luff.torch.capture._modules import tensors_in
 from luff.torch.capture._names import class_name
 from luff.torch.evidence._answers import Answers
 from luff.torch.evidence._batches import Batches
-from luff.torch.evidence._causal import Causal
+from luff.torch.evidence._causal import Causal, cuts
 from luff.torch.evidence._mixing import Mixing
 from luff.torch.evidence._step import Step, StepContext
 
@@ -184,6 +184,9 @@ class Samples:
     def _has_target(self, target: Any, output: Any = None, node: Any = None) -> None:
         self._causal.loss_called(target, output, node)
         self._mixing.loss_called(target)
+        session = self._context.session
+        for start, places, of in cuts(target, output, node) if session is not None else ():
+            session.event_json(json.dumps({"kind": "places_cut", "start": start, "places": places, "of": of}))
 
     def _before(self, step: Step) -> bool:
         return self._context.session is None and self.early and (step.mode == _TRAIN or step.may_train)

@@ -57,13 +57,17 @@ class CausalLeak final : public KeptRule {
       Tell(view, *answer, change, sink);
       return;
     }
+    for (const auto& cut : view.index.json_events("places_cut")) NoteCut(*cut);
     if (view.rows.info.superseded) return;
     if (const std::optional<bool> ahead = AreAhead(view)) ahead_ = *ahead ? ahead_ + 1 : 0;
-    if (ahead_ >= kAhead) TellAhead(view, sink);
+    if (ahead_ >= kAhead && MeetFirst()) TellAhead(view, sink);
   }
   void VisitFields(Fields& io) override {
     io("told", told_);
     io("ahead", ahead_);
+    io("cut_to", cut_to_);
+    io("later", later_);
+    io("ends", ends_);
   }
 
  private:
@@ -121,9 +125,26 @@ class CausalLeak final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
+  // Which places of the outputs meet the targets: those up to the last ones, or those after the first ones.
+  void NoteCut(const Json& cut) {
+    const double start = NumberIn(cut, "start");
+    const double places = NumberIn(cut, "places");
+    if (start > 0) later_ = true;
+    if (start != 0 || !(places >= 1) || ends_.size() >= kCuts) return;
+    const auto left = static_cast<std::int64_t>(places);
+    if (std::find(ends_.begin(), ends_.end(), left) == ends_.end()) ends_.push_back(left);
+  }
+
+  // Whether the targets meet the outputs from the first place on. Fewer targets than ids in a row do so only
+  // if outputs of the last places are left out: those of the first ones may be, or a model gives fewer than
+  // ids.
+  [[nodiscard]] bool MeetFirst() const {
+    return !later_ && (cut_to_ == 0 || std::find(ends_.begin(), ends_.end(), cut_to_) != ends_.end());
+  }
+
   // Whether the targets of the step's only loss are a model's ids two places further on; nullopt if there are
   // no such targets at all.
-  static std::optional<bool> AreAhead(const StepView& view) {
+  std::optional<bool> AreAhead(const StepView& view) {
     const std::vector<LossCall>& calls = LossReader::Read(view);
     if (calls.size() != 1 || !IsIds(calls.front().target.dtype)) return std::nullopt;
     const LossCall& call = calls.front();
@@ -149,8 +170,10 @@ class CausalLeak final : public KeptRule {
                                    Agreement(*other, ids->values, rows.width, 1, NAN) >= kFits;
                           });
       if (fitting && !labels) return false;
-      if (!fitting)
-        ahead = ahead.value_or(false) || (fits(2) >= kFits && fits(0) <= kOther && fits(1) <= kOther);
+      if (fitting) continue;
+      const bool here = fits(2) >= kFits && fits(0) <= kOther && fits(1) <= kOther;
+      if (here) cut_to_ = width == rows.width ? 0 : static_cast<std::int64_t>(width);
+      ahead = ahead.value_or(false) || here;
     }
     return ahead;
   }
@@ -196,18 +219,23 @@ class CausalLeak final : public KeptRule {
   }
 
   static constexpr std::size_t kLength = 8, kPlaces = 64;  // of a row; that are compared
+  static constexpr std::size_t kCuts = 4;
   static constexpr double kFits = 0.99, kOther = 0.5;
   static constexpr std::int64_t kAhead = 3;  // captured steps in a row
   const Limits limits_;
   bool told_ = false;
   std::int64_t ahead_ = 0;
+  std::int64_t cut_to_ = 0;         // targets of a row, if they are fewer than its ids
+  bool later_ = false;              // outputs of the first places meet no targets
+  std::vector<std::int64_t> ends_;  // places that are left of outputs whose last ones meet none
 };
 
 }  // namespace
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<CausalLeak>(kName, kParams);
-  spec.version = 4;  // 2: cause "not_shifted"; 3: "shifted_twice"; 4: not of parts
+  // 2: cause "not_shifted"; 3: "shifted_twice"; 4: not of parts; 5: "shifted_twice" knows the outputs' places
+  spec.version = 5;
   spec.summary = "a model of next tokens that sees them, or is trained on others";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;

@@ -85,6 +85,7 @@ struct Text {
   bool repeats = false;     // one token all along
   int losses = 1;
   std::size_t ids = 50;
+  int start = 0;  // of the outputs that meet the targets; -1: the model gives as many as there are targets
 };
 
 // 16 rows of 12 tokens of a text, and targets some places ahead.
@@ -97,6 +98,9 @@ std::vector<Finding> Of(const Text& story) {
   for (int step = 0; step < 5; ++step) {
     trial.Step();
     const std::size_t width = 12 - story.shorter;
+    if (step == 2 && width < 12 && story.start >= 0)
+      trial.EventJson(fmt::format(R"({{"kind": "places_cut", "start": {}, "places": {}, "of": 12}})",
+                                  story.start, width));
     std::vector<double> ids;
     std::vector<double> next;
     std::vector<double> targets;
@@ -130,6 +134,12 @@ TEST(CausalLeak, TargetsTwoPlacesAhead_AreToldAtTheThirdStep) {
     EXPECT_EQ(findings[0].step, 2);
   }
   EXPECT_EQ(Of({.shorter = 1, .labels = true}).size(), 1U);
+}
+
+TEST(CausalLeak, NextTokensOfOutputsWithoutTheFirstPlaces_OrOfAModelThatGivesFewer_AreSilent) {
+  EXPECT_TRUE(Of({.shorter = 1, .start = 1}).empty());  // model(ids)[:, 1:] against tokens[:, 2:]
+  EXPECT_TRUE(Of({.shorter = 2, .start = 1}).empty());
+  EXPECT_TRUE(Of({.shorter = 1, .start = -1}).empty());  // a convolution over two places without padding
 }
 
 TEST(CausalLeak, NextTokens_LaterOnes_Decoders_SeveralHeads_AndTokensThatRepeat_AreSilent) {
