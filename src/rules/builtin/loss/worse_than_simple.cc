@@ -31,6 +31,8 @@ constexpr double kLeft = 0.1;    // share of rows whose class the training has l
 constexpr double kNothing = 2;   // standard errors: less is no better than the constant answer
 constexpr double kMuch = 0.25;   // left by a model: less is no matter, however little a line leaves
 constexpr double kVaries = 0.1;  // share of an evaluation's targets that are not of its most frequent class
+constexpr double kShort = 512,
+                 kGains = 0.05;            // a short training that gains so much in a quarter may speed up
 constexpr std::int64_t kFirstLook = 1024;  // TRAIN steps; then at each power of two, and at the end
 
 struct Limits {
@@ -321,11 +323,13 @@ class WorseThanSimple final : public KeptRule {
     });
   }
 
-  // As fast as in its last quarter, the model would explain as much after as many steps again.
+  // As fast as in its last quarter, the model would explain as much after as many steps again. Of a short
+  // training, it still learns: many stand still at first.
   static bool CatchesUp(const Loss& loss, const PairedLosses& late, double steps) {
     const PairedLosses before = loss.course.Between(0.5 * steps, 0.75 * steps);
     if (before.rows < 1) return true;
     const double gained = late.model_explains() - before.model_explains();
+    if (steps < kShort && gained >= kGains) return true;
     return late.simple_explains() - late.model_explains() < 4 * gained;
   }
 

@@ -252,6 +252,7 @@ class Luff final : public KeptRule {
     io("by_outputs", by_outputs_);
     io("reader", reader_);
     io("tiny", tiny_, kMaxTiny);
+    io("told_tiny", told_tiny_);
     io("tiny_gain", tiny_gain_);
     io("tiny_losses", losses_);
   }
@@ -273,15 +274,21 @@ class Luff final : public KeptRule {
 
   // It costs the updates in which the weights grow, if any are needed for that.
   void Tiny(const StepView& view, Sink& sink) {
-    if (view.rows.info.update > kTinyUpdates && tiny_.empty()) return;
+    if (view.rows.info.update > kTinyUpdates && tiny_.empty() && told_tiny_.empty()) return;
     losses_.OnStep(view);
+    const bool learnt = std::any_of(losses_.series().begin(), losses_.series().end(),
+                                    [](const auto& one) { return one.second.Improved(kLearnt); });
+    if (!told_tiny_.empty() && learnt)
+      sink.Heal("tiny", std::exchange(told_tiny_, {}), view.rows.info.mode_step);
     if (tiny_.empty()) return;
     if (LoadsWeights(view.index)) tiny_.clear();
     if (tiny_.empty() || view.rows.info.update < kTinyUpdates || !losses_.EnoughEvidence(kTinyUpdates))
       return;
     const std::vector<std::string> names = std::exchange(tiny_, {});
-    for (const auto& [name, loss] : losses_.series())
-      if (loss.takes_both_signs() || loss.Improved(kLearnt)) return;
+    const bool both_signs = std::any_of(losses_.series().begin(), losses_.series().end(),
+                                        [](const auto& one) { return one.second.takes_both_signs(); });
+    if (learnt || both_signs) return;
+    told_tiny_ = names.front();
     Finding finding = FindingAt(kName, "tiny", view, TensorAt{format::kNoId, view.index.first_worker()});
     finding.tensor = names.front();
     finding.other_tensors.assign(names.begin() + 1, names.end());
@@ -370,7 +377,8 @@ class Luff final : public KeptRule {
   double gain_ = 0;
   std::vector<std::string> tiny_;  // layers, until it is known whether anything is learnt
   double tiny_gain_ = 0;
-  LossTracker losses_;  // of the first updates
+  std::string told_tiny_;  // the layer that was told of, until something is learnt
+  LossTracker losses_;     // of the first updates, and until then
 };
 
 }  // namespace

@@ -149,6 +149,19 @@ std::vector<Finding> OfSizes(double a, double b, double left, bool loads = false
   return FindingsOf(trial, "PoorWeightInitialization", ParameterSet::kLuff);
 }
 
+TEST(PoorWeightInitialization, ItHealsOnceSomethingIsLearnt) {
+  FakeTrial trial;
+  for (int step = 0; step < 96; ++step) {
+    trial.Step().Loss(step < 48 ? 2.3 : 2.3 / (step - 46));
+    if (step >= 4) continue;
+    for (const char* name : {"a.weight", "b.weight"}) Matrix(trial, name, {{1e-3, -1e-3}, {1e-3, 9e-4}});
+  }
+  const auto findings = FindingsOf(trial, "PoorWeightInitialization", ParameterSet::kLuff);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].step, 32);
+  EXPECT_TRUE(findings[0].healed);
+}
+
 TEST(PoorWeightInitialization, EveryLayerFarTooSmall_IsToldIfNothingIsLearntAtFirst) {
   const auto findings = OfSizes(1e-4, 1e-3, 1);
   ASSERT_EQ(findings.size(), 1U);
