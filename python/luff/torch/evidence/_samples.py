@@ -185,7 +185,9 @@ class Samples:
         self._causal.loss_called(target, output, node)
         self._mixing.loss_called(target)
         session = self._context.session
-        for start, places, of in cuts(target, output, node) if session is not None else ():
+        if session is None:
+            return
+        for start, places, of in cuts(target, output, node):
             session.event_json(json.dumps({"kind": "places_cut", "start": start, "places": places, "of": of}))
 
     def _before(self, step: Step) -> bool:
