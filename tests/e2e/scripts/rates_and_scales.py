@@ -35,7 +35,7 @@ functions = {
     "epochs_of_warm_up": lambda k: min(1.0, (k + 1) / 5),
     "all_of_the_warm_up": lambda k: (k + 1) / 8,
     "decay_per_epoch": lambda k: 1 - k / (20 * epochs),
-    "grows": lambda k: 1.03**k,
+    "grows": lambda k: 1.025**k,
     "falls": lambda k: 1.03**-k,
 }
 schedule = LambdaLR(optimizer, functions[which]) if which in functions else None
@@ -59,7 +59,7 @@ for epoch in range(epochs):
             schedule.step()
     if schedule is not None and not each_update:
         schedule.step()
-    if epoch % 3 == 1 or epoch == epochs - 1:
+    if epoch % 3 == 1 or epoch == epochs - 1 or which == "cosine_of_epochs":
         model.eval()
         with torch.no_grad():
             print(epoch, loss_of(model(x), y).item())

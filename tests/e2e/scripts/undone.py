@@ -138,9 +138,10 @@ def noisy_rows():
     """Rows that are augmented never come again, but the loader tells what a pass is."""
     model = net()
     optimizer, first = adam(model), copy.deepcopy(model.state_dict())
+    batches = loader()
     for _ in range(7):
         model.load_state_dict(first)
-        for x, y in loader():
+        for x, y in batches:
             update(model, optimizer, x + 0.1 * torch.randn_like(x), y)
 
 

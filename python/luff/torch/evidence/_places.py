@@ -60,6 +60,9 @@ class Places(AskedOfCalls):
 
     def model_called(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Remembers a model's call with gradients."""
+        for (reference, _, _), one in zip(self._calls, self._passes, strict=False):
+            if reference() is model:
+                one.forget()
         if self._step >= 0 and len(self._calls) < _MOST_CALLS and torch.is_grad_enabled():
             self._passes.append(ForwardPass(args, kwargs))
             self._calls.append((weakref.ref(model), args, kwargs))

@@ -75,6 +75,10 @@ class ForwardPass:
             few = len(tensors) < _MOST_RESULTS
             self._returned = [(one.grad_fn, one.output_nr) for one in tensors] if few else []
 
+    def forget(self) -> None:
+        """Lets go of the graph: another pass of the model follows, and whether this one is used must still show."""
+        self._returned = []
+
     def is_row_wise(self, model: Any, rows: int) -> bool:
         """Whether each row of the results is known to be of one sample and the weights only.
 
