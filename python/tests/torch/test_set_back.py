@@ -140,10 +140,10 @@ def test_averages_that_are_swapped_in_and_out_are_none(watched):
 def test_a_training_without_writes_is_never_looked_at(watched, monkeypatch):
     from luff.torch.evidence import _set_back
 
-    def look(self, number, update, written):
+    def became(self, now):
         raise AssertionError("it was looked at")
 
-    monkeypatch.setattr(_set_back.SetBack, "look", look)
+    monkeypatch.setattr(_set_back._Held, "became", became)
     _, session = watched()
     train(net(), lambda _: None, passes=3)
     assert set_backs(session) == []

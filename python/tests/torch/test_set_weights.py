@@ -73,4 +73,4 @@ def test_what_is_looked_at_is_let_go(watched):
     hook, _ = watched(ROLES)
     train([nn.Linear(6, 3)], lambda models, step: None)
     assert hook.machine.evidence._set._looks == {}
-    assert hook.machine.evidence._set.over == {0}
+    assert not hook.machine.evidence._set.on

@@ -83,6 +83,9 @@ class Evidence:
         self._set_back = SetBack()
         self._early = EarlyEnds()
         self._set = SetWeights()
+        self._looked: set[int] = (
+            set()
+        )  # numbers of optimizers of which these, or the gradients handed, ask something
         self._set_back.waiting = self._early.waiting = self._set.waiting = self._handed.waiting  # likewise
         self.statistics = Statistics()
         self.averages = Averages()
@@ -158,6 +161,7 @@ class Evidence:
     def loader_started(self, iterator: Any) -> None:
         """Called when a loader was started."""
         self._set_back.loader_started()
+        self._looked |= self._set_back.due
         self._early.loader_started(iterator)
 
     def model_returned(self, module: Any, args: tuple[Any, ...], output: Any) -> None:
@@ -185,26 +189,40 @@ class Evidence:
         if not record.updates:
             self.loads.begins(optimizer)
             self._set_back.begins(record.number, optimizer, update)
-        elif (written := self.loads.written(record.number)) or record.number in self._set_back.due:
-            self._set_back.look(record.number, update, written)
-        if not update & (update - 1) and update and not self._early.over:
-            self._early.update_begins(update)
-        self._rounding.update_begins(record.number, update, optimizer, self._context)
-        if record.number not in self._handed.over and self._context.recorder is not None:
-            self._handed.update_begins(record, optimizer, self._context.recorder.of_called)
-        if record.number not in self._set.over and self._context.recorder is not None:
-            self._set.update_begins(record, self._context.recorder.count() > 1)
+            self._set.on = True
+            self._looked.add(record.number)
+        if self._rounding.pending or not update & (update - 1):
+            self._rounding.update_begins(record.number, update, optimizer, self._context)
+        if record.number in self._looked:
+            self._look(record, optimizer, update)
         if self._kept is None or not self._kept.marked:
             return
         count = self._kept.update_begins(record)
         if count:
             self._context.event(_GRADIENT_KEPT, record.number, count)
 
+    def _look(self, record: OptimizerRecord, optimizer: Any, update: int) -> None:
+        """Looks at an update of an optimizer of which something is still asked."""
+        number, recorder = record.number, self._context.recorder
+        if record.updates and number in self._set_back.due:
+            self._set_back.look(number, update, self.loads.written(number))
+        if update and not update & (update - 1) and not self._early.over:
+            self._early.update_begins(update)
+        if recorder is None:
+            return
+        if number not in self._handed.over:
+            self._handed.update_begins(record, optimizer, recorder.of_called)
+        if self._set.on:
+            self._set.update_begins(record, recorder.count() > 1)
+        asked = number not in self._handed.over or number in self._set_back.due
+        if not asked and self._early.over and not self._set.on:
+            self._looked.discard(number)
+
     def update_ended(self, record: OptimizerRecord, optimizer: Any, in_backward: bool) -> None:
         """Called when an optimizer has used its gradients."""
         self.accumulated.update_ended()
         self.loads.updated(record.number, optimizer)
-        if record.number not in self._set.over:
+        if self._set.on:
             self._set.update_ended(record, optimizer)
         if in_backward:
             self._reach.spoiled = True

@@ -16,7 +16,7 @@ import torch
 
 from luff.torch.capture._memory import is_readable
 from luff.torch.capture._modules import tensors_in
-from luff.torch.evidence._asked import Asked, AskedOfCalls, reordered
+from luff.torch.evidence._asked import ASK_AT, Asked, AskedOfCalls, reordered
 from luff.torch.evidence._ignored_masks import Masked, mask_question
 from luff.torch.evidence._orders import Order, order_question
 from luff.torch.evidence._row_wise import ForwardPass
@@ -55,7 +55,10 @@ class Places(AskedOfCalls):
 
     def begins(self, step: int) -> None:
         """Called when a TRAIN step begins; steps are counted from the first of the process."""
-        AskedOfCalls.begins(self, step)
+        self._step = (
+            step if step in ASK_AT and not self.asked else -1
+        )  # as the base does, which would be a call more
+        self._calls.clear()
         self._passes.clear()
 
     def model_called(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -38,16 +38,16 @@ class Rounding(WaitingEvents):
         # moves).
         self._before: dict[int, tuple[float, list[tuple[Any, Bits, Bits]]]] = {}
         self._late: list[_LateLook] = []
-        self._any = False  # of either
+        self.pending = False  # of either: a look at the next update
 
     def update_begins(self, number: int, update: int, optimizer: Any, context: StepContext) -> None:
-        """Called when an optimizer is about to make an update (the first is 0). Compares the result of the previous
-        one.
+        """Called when an optimizer is about to make an update (the first is 0), at each power of two and while
+        `pending`. Compares the result of the previous one.
         """
-        if self._any:
+        if self.pending:
             self._compare(number, context.names)
             self._take(number, context.names)
-            self._any = bool(self._before or self._late)
+            self.pending = bool(self._before or self._late)
         if update < 1 or update & (update - 1) or len(self._before) + len(self._late) >= _PENDING:
             return
         if getattr(optimizer, "found_inf", None) is not None:
@@ -72,7 +72,7 @@ class Rounding(WaitingEvents):
             device = elsewhere[0][0].get_device()
             pairs = [pair for pair in elsewhere if pair[0].get_device() == device]
             self._late.append(_LateLook(session, number, _rate(optimizer), pairs))
-        self._any = bool(self._before or self._late)
+        self.pending = bool(self._before or self._late)
 
     def _take(self, number: int, names: Names) -> None:
         """Reads the result of an optimizer's last update on an accelerator, and compares what has come."""

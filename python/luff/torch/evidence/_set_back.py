@@ -28,6 +28,9 @@ _KNOWN = 32  # elements of a weight, at least, that tell whether it was drawn an
 _ALIKE, _ALONE = 0.4, 0.7  # cosine of all weights, and of one: values that were drawn apart have less
 _WIDTH = 2.0  # by which the width of what is drawn anew may differ
 _MOST = 256  # looks at an optimizer
+_EACH = (
+    128  # updates of an optimizer before each of which writes are asked for; later, behind a loader's start
+)
 _MOST_COPIED = 1 << 20  # elements of a weight that can't be read in place
 
 Values = list[np.ndarray[Any, Any]]
@@ -41,7 +44,7 @@ def _cosine(one: Any, other: Any) -> float:
 class _Held:
     """Weights of an optimizer: their first values before its first update, and at the newest look."""
 
-    __slots__ = ("first", "last", "looks", "told", "update", "weights")
+    __slots__ = ("begun", "first", "last", "looks", "told", "update", "weights")
 
     def __init__(self, optimizer: Any, update: int) -> None:
         held = [p for p in parameters_of(optimizer) if p.requires_grad and not is_lazy(p) and p.dim() > 1]
@@ -53,6 +56,7 @@ class _Held:
         self.first = first if first is not None and sum(map(len, first)) >= _LEAST else None
         self.last = self.first
         self.looks, self.told, self.update = 0, False, update
+        self.begun = update
 
     def values(self) -> Values | None:
         arrays = []
@@ -103,18 +107,20 @@ class SetBack(WaitingEvents):
     Attributes
     ----------
     due
-        Numbers of optimizers whose next update is the first since a loader was started.
+        Numbers of optimizers whose next update is the first since a loader was started, or one of the first.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._held: dict[int, _Held] = {}  # by number of the optimizer; those that are looked at
+        self._started: set[int] = set()  # those before whose next update a loader was started
         self.due: set[int] = set()
 
     def loader_started(self) -> None:
         """Called when a loader was started."""
         if self._held:
             self.due.update(self._held)
+            self._started.update(self._held)
 
     def begins(self, number: int, optimizer: Any, update: int) -> None:
         """Called when an optimizer is about to make its first update, the one after `update` others."""
@@ -122,6 +128,7 @@ class SetBack(WaitingEvents):
             held = _Held(optimizer, update)
             if held.first is not None:
                 self._held[number] = held
+                self.due.add(number)
 
     def look(self, number: int, update: int, written: bool) -> None:
         """Called when an optimizer is about to make an update, and its weights may have been set back.
@@ -135,9 +142,11 @@ class SetBack(WaitingEvents):
         written
             Whether its weights were written since the last of them, as far as writes are counted.
         """
-        self.due.discard(number)
-        held = self._held.get(number)
-        if held is None:
+        started, held = number in self._started, self._held.get(number)
+        self._started.discard(number)
+        if held is None or update - held.begun >= _EACH:
+            self.due.discard(number)
+        if held is None or not (written or started):
             return
         now = held.values()
         held.looks += 1

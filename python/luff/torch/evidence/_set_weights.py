@@ -38,15 +38,22 @@ class _Look:
 
 
 class SetWeights(WaitingEvents):
-    """Looks at the weights of optimizers, under the hook's lock and guard."""
+    """Looks at the weights of optimizers, under the hook's lock and guard.
+
+    Attributes
+    ----------
+    on
+        Whether some optimizer may be looked at. Set when one is about to make its first update.
+    """
 
     def __init__(self) -> None:
         super().__init__()
+        self.on = False
         self._looks: dict[int, _Look] = {}  # by number of the optimizer
-        self.over: set[int] = set()  # numbers of optimizers that need not be looked at
+        self._over: set[int] = set()  # numbers of optimizers that need not be looked at
 
     def update_begins(self, record: OptimizerRecord, several: bool) -> None:
-        """Called when an optimizer that is not `over` is about to change its weights. `several`: there are others."""
+        """Called when an optimizer is about to change its weights, while `on`. `several`: there are others."""
         number = record.number
         look = self._looks.get(number)
         if look is None:
@@ -58,14 +65,16 @@ class SetWeights(WaitingEvents):
         if several and look.set >= _TOLD:
             self.waiting.append({"kind": "weights_set", "optimizer": number})
         del self._looks[number]
-        self.over.add(number)
+        self._over.add(number)
+        self.on = bool(self._looks)
 
     def update_ended(self, record: OptimizerRecord, optimizer: Any) -> None:
-        """Called when an optimizer that is not `over` has changed its weights."""
+        """Called when an optimizer has changed its weights, while `on`."""
         number = record.number
         look = self._looks.get(number)
         if look is None:
-            if len(self._looks) + len(self.over) >= _OPTIMIZERS:
+            if number in self._over or len(self._looks) + len(self._over) >= _OPTIMIZERS:
+                self.on = bool(self._looks)
                 return
             held = [parameter for parameter in parameters_of(optimizer) if parameter.requires_grad]
             count = min(len(held), _PARAMETERS)
