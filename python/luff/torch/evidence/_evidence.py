@@ -83,10 +83,9 @@ class Evidence:
         self._set_back = SetBack()
         self._early = EarlyEnds()
         self._set = SetWeights()
-        self._looked: set[int] = (
-            set()
-        )  # numbers of optimizers of which these, or the gradients handed, ask something
         self._set_back.waiting = self._early.waiting = self._set.waiting = self._handed.waiting  # likewise
+        #: Numbers of the optimizers of which these ask something yet.
+        self._looked: set[int] = set()
         self.statistics = Statistics()
         self.averages = Averages()
         self._adversaries = Adversaries(context, self.accumulated)
