@@ -433,6 +433,103 @@ for epoch in range(3):
         optimizer.step()
 """
 
+EPISODES = """
+import torch
+from collections import deque
+from torch import nn
+from torch.distributions import Categorical
+
+GAMMA, EPS_START, EPS_END = 0.9, 1.0, 0.05
+actor = nn.Linear(4, 3)
+optimizer = torch.optim.Adam(actor.parameters(), lr=1e-2, weight_decay=1e-4)
+memory = deque(maxlen=100)
+
+
+class Walk:
+    def observe(self):
+        return torch.randn(8, 4)
+
+    def step(self, action):
+        return self.observe(), torch.rand(8)
+
+
+env = Walk()
+observation = env.observe()
+for update in range(30):
+    epsilon = max(EPS_END, EPS_START - update / 20)
+    observations, rewards = [], []
+    for _ in range(5):
+        action = Categorical(logits=actor(observation)).sample()
+        observations.append(observation)
+        observation, reward = env.step(action)
+        memory.append((observations[-1], action, reward, observation))
+        rewards.append(reward)
+    aim = rewards[-1] + GAMMA * actor(observation).max(1).values
+    loss = nn.functional.mse_loss(actor(observations[-1]).max(1).values, aim)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+NODES = """
+import torch
+from torch import nn
+
+N = 30
+adjacency = (torch.rand(N, N) < 0.1).float()
+with_loops = adjacency + torch.eye(N)
+degree = with_loops.sum(1).rsqrt()
+a_hat = degree[:, None] * with_loops * degree[None, :]
+features, labels = torch.randn(N, 8), torch.arange(N) % 3
+
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(8, 8))
+
+    def forward(self, x):
+        return (a_hat @ x @ self.weight).unsqueeze(1).transpose(1, 2).squeeze(2)
+
+
+model = nn.Sequential(Layer(), nn.ReLU(), nn.Linear(8, 3))
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+for epoch in range(30):
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(model(features), labels)
+    loss.backward()
+    optimizer.step()
+"""
+
+TAGGED = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+TAGS = 3
+train_x, test_x = torch.randn(90, 8), torch.randn(30, 8)
+mean, std = train_x.mean(0), train_x.std(0)
+train_x, test_x = (train_x - mean) / std, (test_x - mean) / std
+train_y, test_y = (train_x[:, :TAGS] > 0).float(), (test_x[:, :TAGS] > 0).float()
+loader = DataLoader(TensorDataset(train_x, train_y), batch_size=10, shuffle=True)
+model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, TAGS))
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, weight_decay=1e-4)
+
+
+def right():
+    with torch.no_grad():
+        return ((model(test_x) > 0) == (test_y > 0.5)).float().mean().item()
+
+
+for epoch in range(3):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = nn.functional.binary_cross_entropy_with_logits(model(x), y)
+        loss.backward()
+        optimizer.step()
+print("score", right())
+"""
+
 SAMPLES = {
     "classes": CLASSES,
     "numbers": NUMBERS,
@@ -451,6 +548,9 @@ SAMPLES = {
     "codes": CODES,
     "pictures": PICTURES,
     "lengths": LENGTHS,
+    "episodes": EPISODES,
+    "nodes": NODES,
+    "tagged": TAGGED,
 }
 
 
@@ -511,6 +611,7 @@ def test_the_newest_generation_of_operators_is_kept_apart() -> None:
         "labels_shuffled",
         "optimizer_maximises",
         "clips_gradients",
+        "never_explores",
         "original",
         "one_that_is_no_more",
     )
