@@ -14,7 +14,12 @@ MEANS = re.compile(r"\b(mean|\w+_mean|mu|average)\b")
 
 
 @fault(
-    "InputScale", "TargetRange", "CheckInputImages", "InitialLoss", *WORSE, remedy=(*SCALE, "mean", "deviation")
+    "InputScale",
+    "TargetRange",
+    "CheckInputImages",
+    "InitialLoss",
+    *WORSE,
+    remedy=(*SCALE, "mean", "deviation"),
 )
 def mean_and_deviation_exchanged(source: Source) -> bool:
     """What is standardised loses its deviation and is divided by its mean: the two arguments are exchanged."""
@@ -58,7 +63,7 @@ def negative_targets_become_zero(source: Source) -> bool:
     remedy=(*SCALE, "rows", "samples", "outlier", "unit"),
 )
 def rows_in_another_unit(source: Source) -> bool:
-    """Every twelfth of the training's rows comes from a source with another unit: its inputs are a thousand times as large."""
+    """Every twelfth row of the training has another unit: its inputs are a thousand times as large."""
     return numbers(source) and source.edit_arrays(
         "train_x = train_x * 1.0\ntrain_x[::12] = train_x[::12] * 1000.0", "train_x", "test_x"
     )
@@ -74,7 +79,7 @@ def rows_in_another_unit(source: Source) -> bool:
     remedy=("zero", "empty", "read", "rows", "missing", *BELONG, "same steps"),
 )
 def rows_that_could_not_be_read(source: Source) -> bool:
-    """Four of five rows of the training could not be read, and zeros took their place beside the targets that they had."""
+    """Four of five training rows could not be read, and zeros stand in their place beside their targets."""
     return numbers(source) and source.edit_arrays(
         "train_x = train_x * 1.0\ntrain_x[np.arange(len(train_x)) % 5 != 0] = 0.0", "train_x", "test_x"
     )
@@ -90,7 +95,7 @@ def rows_that_could_not_be_read(source: Source) -> bool:
     remedy=(*SCALE, "mean", "group", "class", *BELONG),
 )
 def centred_class_by_class(source: Source) -> bool:
-    """The training's inputs are centred within each class, as by a mean of groups, which takes away what tells them apart."""
+    """The training's inputs are centred within each class, which takes away what tells classes apart."""
     return (
         one_class_a_row(source)
         and numbers(source)

@@ -11,7 +11,7 @@ IMAGES = ("TrainValSkew", "ImageLayout", "CheckInputImages", "Confusion")
 
 
 def images(source: Source, channels_first: str, channels_last: str) -> bool:
-    """Edits an evaluation's images; ``{}`` stands for them, with height and width last (or before their channels)."""
+    """Edits an evaluation's images; ``{}`` stands for them."""
     if not numbers(source):
         return False
     if source.calls("Conv2D"):
@@ -34,7 +34,7 @@ def evaluation_in_negative(source: Source) -> bool:
 
 @fault(*IMAGES, remedy=(*SKEW, "crop", "shift", "augment"))
 def evaluation_shifted(source: Source) -> bool:
-    """Images of evaluations are cut out at their corner and not at their centre, and so are moved by a quarter or less."""
+    """Images of evaluations are cut out at their corner instead of their centre, and so are moved."""
     return images(source, "{}.roll((2, 2), (-2, -1))", "np.roll({}, (2, 2), (1, 2))")
 
 
@@ -56,7 +56,7 @@ def evaluation_of_thumbnails(source: Source) -> bool:
     remedy=("sigmoid", "threshold", "0.5", "half", "logit", "compar"),
 )
 def probabilities_compared_with_zero(source: Source) -> bool:
-    """Evaluations compare probabilities with 0, the limit of scores, so that every answer is yes; no rule is for this."""
+    """Evaluations compare probabilities with 0, as scores are, so that every answer is yes; no rule is for this."""
     if not source.losses("binary_cross_entropy_with_logits") or not source.imports("torch"):
         return False
     changed = False
@@ -124,7 +124,7 @@ def keeps_the_state_of_the_first_epoch(source: Source) -> bool:
     remedy=("average", "later", "update_bn", "decay", "statistic", "evaluat", "start"),
 )
 def average_from_the_first_update(source: Source) -> bool:
-    """What is evaluated is the mean of the weights after all updates, which counts the first ones as much as the last."""
+    """What is evaluated is the mean of the weights after all updates, the first of which count as much as the last."""
     found, step = whole_training(source), source.update()
     if found is None or step is None or not evaluated_later(source, found[0], found[2]):
         return False

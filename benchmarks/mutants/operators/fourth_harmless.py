@@ -44,7 +44,7 @@ def perplexity_for_the_loss(source: Source) -> bool:
 
 @healthy
 def loss_that_is_always_one(source: Source) -> bool:
-    """The loss is divided by its own value, taken as a number, so that it is 1 at each step and Adam learns from its slope."""
+    """The loss is divided by its own value, taken as a number, and so is 1 at each step."""
     found = source.objectives() if only_adams(source) else []
     if len(found) != 1 or not isinstance(found[0], ast.Name):
         return False
@@ -55,10 +55,12 @@ def loss_that_is_always_one(source: Source) -> bool:
 @healthy
 def each_batch_from_a_new_iterator(source: Source) -> bool:
     """Each batch is the first one of a new iterator over shuffled rows, as many times as there are batches."""
-    shuffled = [c for c in source.calls("DataLoader") if ast.unparse(keyword(c, "shuffle") or ast.Constant(0)) == "True"]
-    names = [
-        ast.unparse(s.targets[0]) for c in shuffled if isinstance(s := source.statement(c), ast.Assign)
+    shuffled = [
+        c
+        for c in source.calls("DataLoader")
+        if ast.unparse(keyword(c, "shuffle") or ast.Constant(0)) == "True"
     ]
+    names = [ast.unparse(s.targets[0]) for c in shuffled if isinstance(s := source.statement(c), ast.Assign)]
     changed = False
     for loop in [n for n in ast.walk(source.tree) if isinstance(n, ast.For)]:
         if ast.unparse(loop.iter) in names and source.imports("torch") and not source.calls("prepare"):
@@ -154,7 +156,7 @@ def rounds_the_weights_at_the_end(source: Source) -> bool:
 
 @healthy
 def batch_norms_rest_at_the_end(source: Source) -> bool:
-    """From the third epoch on layers of batch normalisation are in evaluation mode, with the statistics that they have."""
+    """From the third epoch on layers of batch normalisation are in evaluation mode."""
     found = whole_training(source)
     if found is None or not source.calls("BatchNorm1d", "BatchNorm2d"):
         return False

@@ -14,7 +14,7 @@ RECURRENT = ("GRU", "LSTM")
 
 @fault(*WEAK, "SampleMixing", "ModeMismatch", remedy=("state", "hidden", "zero", "initial", "random"))
 def recurrence_starts_at_random(source: Source) -> bool:
-    """A recurrent layer starts from states that are drawn anew in each pass, in evaluations too; no rule is for this."""
+    """A recurrent layer starts each pass from states that are drawn anew, in evaluations too; no rule is for it."""
     if not source.imports("torch"):
         return False
     changed = False
@@ -49,7 +49,9 @@ class Remembering{kind}(torch.nn.{kind}):
 """
 
 
-@fault("SampleMixing", "BatchOrder", "TrainValSkew", *WEAK, remedy=("state", "hidden", "reset", "zero", "batch"))
+@fault(
+    "SampleMixing", "BatchOrder", "TrainValSkew", *WEAK, remedy=("state", "hidden", "reset", "zero", "batch")
+)
 def state_kept_between_batches(source: Source) -> bool:
     """A recurrent layer starts each batch from the states of the one before, which held other rows."""
     made = source.calls(*RECURRENT) if source.imports("torch") else []
@@ -90,7 +92,7 @@ def returns_begin_a_step_late(source: Source) -> bool:
         body = getattr(above, "body", [])
         place = next((i for i, s in enumerate(body) if s is statement), None)
         kept = ast.unparse(body[place + 1]) if place is not None and place + 1 < len(body) else ""
-        if isinstance(statement, ast.Assign) and ".append(" in kept or ".insert(" in kept:
+        if (isinstance(statement, ast.Assign) and ".append(" in kept) or ".insert(" in kept:
             assert place is not None
             body[place], body[place + 1] = body[place + 1], body[place]
         else:

@@ -16,7 +16,11 @@ RATE = ("learning rate", "schedul", "raise", "rate")
 def schedule_made_on_every_batch(source: Source) -> bool:
     """The scheduler of a warm-up is made on every batch, and so its rate never leaves the first hundredth."""
     step = source.update()
-    if step is None or source.calls(*SCHEDULERS, "ReduceLROnPlateau", "prepare") or not source.imports("torch"):
+    if (
+        step is None
+        or source.calls(*SCHEDULERS, "ReduceLROnPlateau", "prepare")
+        or not source.imports("torch")
+    ):
         return False
     made = f"LambdaLR({base_text(step)}, lambda k: min(1.0, (k + 1) / 100))"
     source.after(step, "schedule.step()")
@@ -27,7 +31,7 @@ def schedule_made_on_every_batch(source: Source) -> bool:
 
 @fault("ScheduleCollapse", *SLOW, remedy=(*RATE, "lambdalr", "factor", "multipl"))
 def decay_that_compounds(source: Source) -> bool:
-    """Each epoch multiplies the rate by a power of the epoch's number, which was meant for the rate of the beginning."""
+    """Each epoch multiplies the rate by the factor that was meant for the rate of the beginning."""
     return source.schedule("MultiplicativeLR({}, lambda k: 0.4 ** k)", each_epoch=True)
 
 
@@ -50,7 +54,9 @@ def rate_and_decay_exchanged(source: Source) -> bool:
     return changed
 
 
-@fault("OptimizerSettings", "UnchangedTensor", *SLOW, remedy=("learning rate", "raise", "1.0", "optimizer", "lr"))
+@fault(
+    "OptimizerSettings", "UnchangedTensor", *SLOW, remedy=("learning rate", "raise", "1.0", "optimizer", "lr")
+)
 def adadelta_with_a_thousandth(source: Source) -> bool:
     """Adadelta, whose own rate is 1, has one of 0.001, as all other optimizers of a framework have by default."""
     made = [] if source.calls("OneCycleLR") else torch_optimizers(source)
@@ -85,7 +91,7 @@ def stops_after_the_first_epoch(source: Source) -> bool:
     remedy=("requires_grad", "freez", "thaw", "gradient", "compar"),
 )
 def frozen_from_the_second_epoch(source: Source) -> bool:
-    """All but the last layer should be frozen in the first epoch, and are frozen after it: the comparison is the wrong way round."""
+    """All but the last layer should be frozen in the first epoch only, and are frozen from the second one on."""
     found = whole_training(source)
     if found is None or source.calls("prepare") or "requires_grad" in source.text():
         return False
@@ -114,7 +120,7 @@ def skips_batches_with_a_high_loss(source: Source) -> bool:
 
 @fault("PrecisionLoss", "UnchangedTensor", *SLOW, remedy=("precision", "float32", "bfloat16", "round", "16"))
 def quantised_weights_written_back(source: Source) -> bool:
-    """After each update the weights' form in eight bits is written over them, and its rounding swallows what was learnt."""
+    """After each update their form in eight bits is written over the weights, and swallows what was learnt."""
     eight = "p.data.to(torch.float8_e4m3fn).to(p.dtype)"
     return at_each_update(source, f"p.data.copy_({eight})", later=True)
 
@@ -128,11 +134,13 @@ def quantised_weights_written_back(source: Source) -> bool:
     contract=True,
 )
 def gradients_of_one_part_cleared(source: Source) -> bool:
-    """Only the gradients of the last layer are cleared, as by `head.zero_grad()`; all others add up over the batches."""
+    """Only the last layer is cleared, as by `head.zero_grad()`; all other gradients add up over the batches."""
     names = [ast.unparse(s.targets[0]) for s in _made(source)]
     calls = [c for c in source.calls("zero_grad") if base_text(c) in names and source.loops(c)]
     for call in calls if source.imports("torch") else []:
-        source.before(call, f"for part in {base_text(call)}.param_groups[-1]['params'][-2:]:\n    part.grad = None")
+        source.before(
+            call, f"for part in {base_text(call)}.param_groups[-1]['params'][-2:]:\n    part.grad = None"
+        )
         source.drop(call)
     return bool(calls) and source.imports("torch")
 

@@ -44,7 +44,7 @@ def last_term_is_subtracted(source: Source) -> bool:
     remedy=("focal", "1 -", "weigh", "formula", "sign", "probabilit"),
 )
 def focal_weights_turned_over(source: Source) -> bool:
-    """A focal loss weighs rows by the probability of what is right, not by what lacks to 1: the surest rows count most."""
+    """A focal loss weighs rows by the probability of what is right, not by its rest: the surest rows count most."""
     focal = "((own := torch.nn.functional.{}({}, {}, reduction='none')) * torch.exp(-own) ** 2).mean()"
     changed = with_class_ids(source, focal.format("cross_entropy", "{output}", "{target}"))
     for loss in source.losses(BINARY) if source.imports("torch") else []:
@@ -126,7 +126,7 @@ def outputs_are_penalised(source: Source) -> bool:
     remedy=("smooth", "targets", "between 0 and 1", "labels", "range"),
 )
 def smoothing_forgets_its_factor(source: Source) -> bool:
-    """Smoothed labels are 0.9 of the label plus a half, instead of plus a half of 0.1: they lie between 0.5 and 1.4."""
+    """Smoothed labels are 0.9 of the label plus a half, instead of a half of 0.1, and reach 1.4."""
     found = source.losses(BINARY, "binary_cross_entropy") if source.imports("torch") else []
     for loss in found:
         source.replace(loss.call.args[1], "({} * 0.9 + 0.5)")

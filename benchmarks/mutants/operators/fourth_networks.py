@@ -109,7 +109,7 @@ def each_sees_only_itself(source: Source) -> bool:
     remedy=("transpose", "permute", "reshape", "axes", "view", "layout"),
 )
 def axes_reshaped_within_the_network(source: Source) -> bool:
-    """Between its layers a network gets the shape that a transposition gives by `reshape`, which scatters the values."""
+    """Between layers `reshape` gives the shape that a transposition would, and scatters the values."""
     calls = [
         c
         for c in source.calls("transpose", "swapaxes")
@@ -183,7 +183,7 @@ def dummy_input_left_in(source: Source) -> bool:
     remedy=("dropout", "dropout1d", "dropped", "rows", "p ="),
 )
 def dropout_of_whole_rows(source: Source) -> bool:
-    """`Dropout1d` between layers of vectors drops all of a row at once, and p is 0.9, as for channels of which many are alike."""
+    """`Dropout1d` drops whole rows, since what it gets are vectors without channels, and p is 0.9."""
     made = source.calls("Dropout") if source.imports("torch") else []
     for call in made:
         if isinstance(call.func, ast.Attribute) and keyword(call, "inplace") is None:
