@@ -110,7 +110,7 @@ std::string WeighedPixels(double share, const std::string& kind, const std::stri
                 binary ? std::vector<std::int64_t>{2, 1, 8, 8} : std::vector<std::int64_t>{2, 2, 8, 8}, scores)
         .Sample("sample/" + kind + "_input_1",
                 binary ? std::vector<std::int64_t>{2, 1, 8, 8} : std::vector<std::int64_t>{2, 8, 8}, targets,
-                binary ? format::DType::kFloat32 : format::DType::kInt64)
+                binary ? DType::kFloat32 : DType::kInt64)
         .Loss(0.7, kind + "_output_0");
     if (step == 0)
       trial.EventJson(R"({"kind": "loss_weights", "loss": ")" + kind + R"(", "call": 0, )" + weights + "}");
