@@ -63,7 +63,11 @@ def kept_of_numbers(out: Tensor) -> Tensor:
 )
 @pytest.mark.parametrize("model", ["net", "pixels", "words"])
 def test_a_row_that_is_left_alone_is_found(loss: Callable[[Tensor], Tensor], place: int, model: str) -> None:
-    out = {"net": lambda: NET(X), "pixels": lambda: PIXELS(IMAGES), "words": lambda: WORDS(Y[:, None].repeat(1, 3))}
+    out = {
+        "net": lambda: NET(X),
+        "pixels": lambda: PIXELS(IMAGES),
+        "words": lambda: WORDS(Y[:, None].repeat(1, 3)),
+    }
     assert row(loss(out[model]())) == place
 
 

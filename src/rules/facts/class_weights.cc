@@ -18,7 +18,8 @@ constexpr double kFewest = 30;  // targets of a class
 constexpr std::size_t kFewestClasses = 3;
 constexpr double kThreeSlack = 1.2;  // of three weights, two are free
 constexpr double kHeavy = 50;        // of a weight, beside those of most other classes that are as frequent
-constexpr double kOutweighed = 10;   // all positives beside all negatives: 1 is even, a few favour what is rare
+constexpr double kOutweighed =
+    10;  // all positives beside all negatives: 1 is even, a few favour what is rare
 constexpr double kFewestTested = 10, kZeroShare = 0.5;  // of a class of weight 0: share beside an even one
 
 }  // namespace
@@ -86,8 +87,8 @@ std::optional<LabelledRows> ClassWeights::PlacesOf(const LossCall& call, const R
 }
 
 double ClassWeights::Known::PositivesOutweigh(std::int64_t samples) const {
-  if (!positive || weights.size() != 1 || counts.size() != 2 || counts[0] + counts[1] < static_cast<double>(samples) ||
-      std::min(counts[0], counts[1]) < kFewest)
+  if (!positive || weights.size() != 1 || counts.size() != 2 ||
+      counts[0] + counts[1] < static_cast<double>(samples) || std::min(counts[0], counts[1]) < kFewest)
     return 0;
   const double times = weights[0] * counts[1] / counts[0];
   return weights[0] >= kOutweighed && times >= kOutweighed ? times : 0;

@@ -15,7 +15,12 @@ from luff.torch.evidence._loss_terms import DEPTH
 __all__ = ["is_cut_off"]
 
 _SHARE = 0.9  # of the values that are limited, where there are several
-_LIMITS = {"Clamp": ("min", "max"), "ClampMax": ("", "max"), "ClampMin": ("min", ""), "Hardtanh": ("min_val", "max_val")}
+_LIMITS = {
+    "Clamp": ("min", "max"),
+    "ClampMax": ("", "max"),
+    "ClampMin": ("min", ""),
+    "Hardtanh": ("min_val", "max_val"),
+}
 
 
 def is_cut_off(edge: Edge) -> bool:
@@ -34,7 +39,9 @@ def is_cut_off(edge: Edge) -> bool:
         if name in _LIMITS:
             return _is_held(node._saved_self, *_bounds(node, name), sign)
         if name in ("Minimum", "Maximum"):
-            own, other = (node._saved_self, node._saved_other)[:: 1 if node.next_functions[0][0] is not None else -1]
+            own, other = (node._saved_self, node._saved_other)[
+                :: 1 if node.next_functions[0][0] is not None else -1
+            ]
             bounds = (None, other) if name == "Minimum" else (other, None)
             return _is_held(own, *bounds, sign)
         factor = constant_factor(node, name == "Div") if name in ("Mul", "Div") else None

@@ -34,7 +34,9 @@ _ROW_BY_ROW = _names(
 )
 _PAIRS = _names("Add Sub Mul Div Maximum Minimum")
 # Along axes that they tell.
-_ALONG = _names("Amax Amin Cat Gather Glu LinalgVectorNorm LogSoftmax Logsumexp Mean Select Slice Softmax Split Stack Sum")
+_ALONG = _names(
+    "Amax Amin Cat Gather Glu LinalgVectorNorm LogSoftmax Logsumexp Mean Select Slice Softmax Split Stack Sum"
+)
 _OF_WEIGHTS = _names("T Transpose Permute View Clone ToCopy Expand Mul Add Div Sub Unsqueeze Squeeze")
 
 

@@ -258,8 +258,8 @@ class Luff final : public KeptRule {
         "the targets have {:.3g} negatives for each positive, and that is the weight that makes both count "
         "alike: with this one the answer yes for all costs nearly nothing",
         even);
-    finding.remedy = fmt::format("use pos_weight = negatives / positives of what the loss is given: {:.3g}",
-                                 even);
+    finding.remedy =
+        fmt::format("use pos_weight = negatives / positives of what the loss is given: {:.3g}", even);
     finding.causes = {"a weight from other data, or of whole images in place of pixels",
                       "rare rows that are drawn more often by a sampler, and weighed up once more"};
     finding.evidence = {{"weight", known->weights.front()}, {"times", times}, {"even_weight", even}};

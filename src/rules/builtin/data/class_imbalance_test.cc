@@ -107,7 +107,8 @@ std::string WeighedPixels(double share, const std::string& kind, const std::stri
     if (third != 0) targets[0] = third;
     trial.Step()
         .Sample("sample/" + kind + "_input_0",
-                binary ? std::vector<std::int64_t>{2, 1, 8, 8} : std::vector<std::int64_t>{2, 2, 8, 8}, scores)
+                binary ? std::vector<std::int64_t>{2, 1, 8, 8} : std::vector<std::int64_t>{2, 2, 8, 8},
+                scores)
         .Sample("sample/" + kind + "_input_1",
                 binary ? std::vector<std::int64_t>{2, 1, 8, 8} : std::vector<std::int64_t>{2, 8, 8}, targets,
                 binary ? DType::kFloat32 : DType::kInt64)

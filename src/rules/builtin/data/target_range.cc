@@ -66,9 +66,9 @@ bool IsOfNumbers(const std::string& kind) {
 struct End {
   double at, side;  // side -1: outputs stay above `at`; 1: below it
 };
-constexpr double kLevels = 255;     // of a pixel
+constexpr double kLevels = 255;                     // of a pixel
 constexpr double kHardlyYes = 0.6, kOffHalf = 0.1;  // a smoothed 1, and how far 0 and 1 are from being alike
-constexpr std::int64_t kShown = 4;  // times fewer targets, where the graph shows the bound
+constexpr std::int64_t kShown = 4;                  // times fewer targets, where the graph shows the bound
 constexpr std::array<End, 3> kEnds = {End{0, -1}, End{-1, -1}, End{1, 1}};
 
 class TargetRange final : public KeptRule {
@@ -315,8 +315,9 @@ class TargetRange final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
-  // Two targets of a binary loss that do not lie around a half, of which the higher one hardly says yes: labels
-  // smoothed by another formula than a * (1 - e) + e / 2. One-sided smoothing leaves the higher one near 1.
+  // Two targets of a binary loss that do not lie around a half, of which the higher one hardly says yes:
+  // labels smoothed by another formula than a * (1 - e) + e / 2. One-sided smoothing leaves the higher one
+  // near 1.
   void JudgeSmoothed(const StepView& view, const LossCall& call, const Recognition& found, const Kind& kind,
                      Sink& sink) const {
     if (found.formula != Formula::kBceWithLogits && found.formula != Formula::kBce) return;
@@ -334,9 +335,8 @@ class TargetRange final : public KeptRule {
     finding.remedy = "smooth by target * (1 - eps) + eps / 2, and leave the kept labels as they are";
     finding.causes = {"a bracket or a factor that is missing, as in (target + eps) / 2",
                       "labels that are smoothed in place, again in each epoch"};
-    finding.threshold =
-        fmt::format("two values, the higher one below {:g}, in all of {} targets (Luff)", kHardlyYes,
-                    limits_.targets);
+    finding.threshold = fmt::format("two values, the higher one below {:g}, in all of {} targets (Luff)",
+                                    kHardlyYes, limits_.targets);
     sink.Report(std::move(finding));
   }
 

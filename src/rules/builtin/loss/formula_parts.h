@@ -74,9 +74,11 @@ inline constexpr std::array kParts = std::to_array<FaultyPart>({
      "1.0); or use a loss that grows more slowly, as smooth_l1_loss",
      "clamp(max=...) or minimum() of the loss, meant against outliers"},
     {"one_row_counts", "only the first or the last row of each batch counts",
-     "the model's answers for all other rows are left out of the loss, and each answer is made of its own row "
+     "the model's answers for all other rows are left out of the loss, and each answer is made of its own "
+     "row "
      "only: what was computed of the others teaches nothing",
-     "give the loss all rows of outputs and targets; in a loop over rows add the losses up, and divide the sum "
+     "give the loss all rows of outputs and targets; in a loop over rows add the losses up, and divide the "
+     "sum "
      "by their number",
      "an index that is left over, as loss[-1] or output[0], or a loop over rows that keeps its last loss"},
 });
