@@ -37,13 +37,13 @@ def is_cut_off(edge: Edge) -> bool:
             return False
         name = operation_of(node)
         if name in _LIMITS:
-            return _is_held(node._saved_self, *_bounds(node, name), sign)
+            return _is_held(node._saved_self, _bounds(node, name), sign)
         if name in ("Minimum", "Maximum"):
             own, other = (node._saved_self, node._saved_other)[
                 :: 1 if node.next_functions[0][0] is not None else -1
             ]
             bounds = (None, other) if name == "Minimum" else (other, None)
-            return _is_held(own, *bounds, sign)
+            return _is_held(own, bounds, sign)
         factor = constant_factor(node, name == "Div") if name in ("Mul", "Div") else None
         if name in ("Neg", "Rsub") or (name == "Sub" and node.next_functions[0][0] is None):
             sign = -sign
@@ -57,12 +57,12 @@ def is_cut_off(edge: Edge) -> bool:
 
 def _bounds(node: Any, name: str) -> tuple[Any, Any]:
     low, high = _LIMITS[name]
-    return tuple(getattr(node, f"_saved_{one}") if one else None for one in (low, high))  # type: ignore[return-value]
+    return getattr(node, f"_saved_{low}", None), getattr(node, f"_saved_{high}", None)
 
 
-def _is_held(tensor: Any, low: Any, high: Any, sign: float) -> bool:
+def _is_held(tensor: Any, bounds: tuple[Any, Any], sign: float) -> bool:
     """Whether values lie beyond the limit that a loss with such a sign comes to from above."""
-    limit = high if sign > 0.0 else low
+    limit = bounds[sign > 0.0]
     values = None if limit is None or tensor is None else array_of(tensor)
     if values is None or not values.size:
         return False
