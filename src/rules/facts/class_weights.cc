@@ -18,6 +18,8 @@ constexpr double kFewest = 30;  // targets of a class
 constexpr std::size_t kFewestClasses = 3;
 constexpr double kThreeSlack = 1.2;  // of three weights, two are free
 constexpr double kHeavy = 50;        // of a weight, beside those of most other classes that are as frequent
+constexpr double kOutweighed =
+    10;  // all positives beside all negatives: 1 is even, a few favour what is rare
 constexpr double kFewestTested = 10, kZeroShare = 0.5;  // of a class of weight 0: share beside an even one
 
 }  // namespace
@@ -59,6 +61,37 @@ ClassWeights::Known* ClassWeights::Evaluate(const std::string& key, const Labell
     ++known.answered[static_cast<std::size_t>(rows.predictions[i])];
   }
   return &known;
+}
+
+std::optional<LabelledRows> ClassWeights::PlacesOf(const LossCall& call, const Recognition& found,
+                                                   std::size_t max_classes) {
+  if (!call.counted.empty() || call.target.shape.size() < 2 || call.target.values.empty())
+    return std::nullopt;
+  LabelledRows places;
+  if (found.formula == Formula::kCrossEntropy || found.formula == Formula::kNll) {
+    const auto rows = ClassRowsOf(call);
+    if (!rows || rows->classes > max_classes) return std::nullopt;
+    places.classes = rows->classes;
+    for (const double id : rows->ids)
+      if (id >= 0 && id < static_cast<double>(rows->classes))
+        places.labels.push_back(static_cast<std::int64_t>(id));
+    return places;
+  }
+  if (found.formula != Formula::kBceWithLogits) return std::nullopt;
+  places.classes = 2;
+  for (const double y : call.target.values) {
+    if (y != 0 && y != 1) return std::nullopt;
+    places.labels.push_back(static_cast<std::int64_t>(y));
+  }
+  return places;
+}
+
+double ClassWeights::Known::PositivesOutweigh(std::int64_t samples) const {
+  if (!positive || weights.size() != 1 || counts.size() != 2 ||
+      counts[0] + counts[1] < static_cast<double>(samples) || std::min(counts[0], counts[1]) < kFewest)
+    return 0;
+  const double times = weights[0] * counts[1] / counts[0];
+  return weights[0] >= kOutweighed && times >= kOutweighed ? times : 0;
 }
 
 std::int64_t ClassWeights::Known::ZeroClass(std::int64_t samples) const {

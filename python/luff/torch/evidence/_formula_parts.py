@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 
 from luff.torch.capture._graphs import nodes_behind, operation_of
+from luff.torch.evidence._cut_losses import is_cut_off
 from luff.torch.evidence._events import WaitingEvents
 from luff.torch.evidence._loss_edges import parts_of
 from luff.torch.evidence._loss_terms import terms_of
 from luff.torch.evidence._sampled_codes import category_divergence_grows, deviation_unlike
+from luff.torch.evidence._single_rows import row_that_counts
 from luff.torch.evidence._summed_terms import is_summed_and_spread
 from luff.torch.evidence._surrogates import fault_of_surrogate
 
@@ -35,6 +37,8 @@ class FormulaParts(WaitingEvents):
         self.waiting = waiting  # of the formula, so that steps look at one list
         self._seen: Counter[str] = Counter()
         self._signs: set[float] = set()  # of roots that are means of what a model gives
+        #: Of all roots so far, the only row of a batch that each depends on; None: there is none.
+        self._rows: set[int | None] = set()
 
     def root(self, root: Any, optimizers: Iterable[Any]) -> None:
         """Called with the root of a backward pass, of which saved tensors can be read."""
@@ -42,6 +46,8 @@ class FormulaParts(WaitingEvents):
             return
         with np.errstate(all="ignore"):  # numbers that are not finite say nothing to the user
             faults = faults_in((root.grad_fn, root.output_nr))
+        if self._counts_one_row(root):
+            faults.append("one_row_counts")
         if not faults and (known := sign_of_mean(root.grad_fn, optimizers)) is not None:
             sign, is_error = known
             self._signs.add(sign)
@@ -53,6 +59,19 @@ class FormulaParts(WaitingEvents):
             self._seen[fault] += 1
             if self._seen[fault] == _ROOTS:
                 self.waiting.append({"kind": "formula_part", "fault": fault})
+
+    def _counts_one_row(self, root: Any) -> bool:
+        """Whether this root, like all before it, depends on the first or the last row of a batch. Rows that are taken
+        one after the other, and a root beside it that depends on all, say nothing.
+        """
+        if len(self._rows) > 1 or None in self._rows:
+            return False
+        try:
+            row = row_that_counts((root.grad_fn, root.output_nr))
+        except (RuntimeError, AttributeError, IndexError, TypeError):
+            row = None
+        self._rows.add(row)
+        return self._rows in ({0}, {-1})
 
 
 def faults_in(edge: tuple[Any, int]) -> list[str]:
@@ -68,6 +87,8 @@ def faults_in(edge: tuple[Any, int]) -> list[str]:
             found.append(fault)
         if is_summed_and_spread(edge):
             found.append("summed_and_spread")
+        if is_cut_off(edge):
+            found.append("loss_cut_off")
     except (
         RuntimeError,
         AttributeError,

@@ -161,6 +161,10 @@ class Luff final : public KeptRule {
         if (const auto rows = LabelledRowsOf(call, found, kMaxClasses); rows) {
           Weighted(view, call, weightings_.Count(call.key, *rows), sink);
           OfOthers(view, call, weightings_.Count(call.key, {rows->classes, {}, {}}), sink);
+          Outweighed(view, call, weightings_.Count(call.key, {rows->classes, {}, {}}), sink);
+        } else if (const auto places = ClassWeights::PlacesOf(call, found, kMaxClasses); places) {
+          Weighted(view, call, weightings_.Count(call.key, *places), sink);
+          Outweighed(view, call, weightings_.Count(call.key, {places->classes, {}, {}}), sink);
         }
       }
       if (found.weights == Weights::kSome) {
@@ -236,6 +240,30 @@ class Luff final : public KeptRule {
         "inverse frequencies if sorted and not as they are, or a fiftieth for half of the classes that are "
         "as "
         "frequent as the heaviest (Luff)";
+    sink.Report(std::move(finding));
+  }
+
+  // Positives that count far more than all negatives together.
+  void Outweighed(const StepView& view, const LossCall& call, ClassWeights::Known* known, Sink& sink) const {
+    if (known->heavy_told) return;
+    const double times = known->PositivesOutweigh(limits_.samples);
+    if (!(times > 0)) return;
+    known->heavy_told = true;
+    const double even = known->counts[0] / known->counts[1];
+    Finding finding = FindingAt(kName, "positives_outweigh", view, TensorAt{call.loss, call.worker});
+    finding.since_step = 0;
+    finding.what = fmt::format("pos_weight={:.3g} lets positives count {:.3g} times as much as all negatives",
+                               known->weights.front(), times);
+    finding.why = fmt::format(
+        "the targets have {:.3g} negatives for each positive, and that is the weight that makes both count "
+        "alike: with this one the answer yes for all costs nearly nothing",
+        even);
+    finding.remedy =
+        fmt::format("use pos_weight = negatives / positives of what the loss is given: {:.3g}", even);
+    finding.causes = {"a weight from other data, or of whole images in place of pixels",
+                      "rare rows that are drawn more often by a sampler, and weighed up once more"};
+    finding.evidence = {{"weight", known->weights.front()}, {"times", times}, {"even_weight", even}};
+    finding.threshold = "ten times, of 30 targets of each class at least (Luff)";
     sink.Report(std::move(finding));
   }
 
@@ -446,8 +474,8 @@ RuleSpec Spec() {
     return std::unique_ptr<Rule>(new Luff(limits));
   });
   spec.version =
-      6;  // 2: cause "absent"; 3: "weights_upside_down"; 4: Passes by samples; 5: "weight_of_zero"; 6:
-  // "weights_of_other_classes"
+      7;  // 2: cause "absent"; 3: "weights_upside_down"; 4: Passes by samples; 5: "weight_of_zero"; 6:
+  // "weights_of_other_classes"; 7: "positives_outweigh", weights of pixels
   spec.summary =
       "rare classes that nothing weights, and that are not predicted; classes that are never trained";
   spec.needs = [](const Parameters& all) -> std::vector<Need> {

@@ -85,6 +85,53 @@ TEST(ClassImbalance, AWeightThatIsTheShareOfPositives_IsNamed_AndOthersAreSilent
   EXPECT_EQ(WeighedPositives(0.5, 0.5), "");
 }
 
+TEST(ClassImbalance, PositivesThatOutweighAllNegatives_AreNamed) {
+  EXPECT_EQ(WeighedPositives(0.2, 200), "positives_outweigh");
+  EXPECT_EQ(WeighedPositives(0.5, 99), "positives_outweigh");  // drawn evenly, and weighed up once more
+  EXPECT_EQ(WeighedPositives(0.02, 49), "");
+  EXPECT_EQ(WeighedPositives(0.2, 20), "");    // what is rare costs more, on purpose
+  EXPECT_EQ(WeighedPositives(0.95, 2), "");    // frequent positives
+  EXPECT_EQ(WeighedPositives(0.001, 99), "");  // fewer than 30 were seen
+}
+
+// Targets of pixels: of classes, and of one mask.
+std::string WeighedPixels(double share, const std::string& kind, const std::string& weights, int third = 0) {
+  FakeTrial trial;
+  std::mt19937 random(5);
+  std::uniform_real_distribution<double> uniform;
+  for (int step = 0; step < 40; ++step) {
+    const bool binary = kind == "BCEWithLogitsLoss";
+    std::vector<double> scores(binary ? 2 * 64 : 2 * 2 * 64), targets(2 * 64);
+    for (double& score : scores) score = uniform(random) - 0.5;
+    for (double& target : targets) target = uniform(random) < share ? 1 : 0;
+    if (third != 0) targets[0] = third;
+    trial.Step()
+        .Sample("sample/" + kind + "_input_0",
+                binary ? std::vector<std::int64_t>{2, 1, 8, 8} : std::vector<std::int64_t>{2, 2, 8, 8},
+                scores)
+        .Sample("sample/" + kind + "_input_1",
+                binary ? std::vector<std::int64_t>{2, 1, 8, 8} : std::vector<std::int64_t>{2, 8, 8}, targets,
+                binary ? DType::kFloat32 : DType::kInt64)
+        .Loss(0.7, kind + "_output_0");
+    if (step == 0)
+      trial.EventJson(R"({"kind": "loss_weights", "loss": ")" + kind + R"(", "call": 0, )" + weights + "}");
+  }
+  const auto findings = FindingsOf(trial);
+  return findings.empty() ? "" : findings[0].cause;
+}
+
+TEST(ClassImbalance, WeightsOfPixels_AreComparedToo) {
+  const std::string classes = "CrossEntropyLoss", mask = "BCEWithLogitsLoss";
+  EXPECT_EQ(WeighedPixels(0.05, classes, R"("weight": [0.95, 0.05])"), "weights_upside_down");
+  EXPECT_EQ(WeighedPixels(0.05, classes, R"("weight": [0.05, 0.95])"), "");
+  EXPECT_EQ(WeighedPixels(0.05, classes, R"("weight": [1, 0.3])"), "");
+  EXPECT_EQ(WeighedPixels(0.5, classes, R"("weight": [0.5, 0.5])"), "");
+  EXPECT_EQ(WeighedPixels(0.2, mask, R"("pos_weight": [200])"), "positives_outweigh");
+  EXPECT_EQ(WeighedPixels(0.2, mask, R"("pos_weight": [4])"), "");
+  EXPECT_EQ(WeighedPixels(0.1, mask, R"("pos_weight": [0.111])"), "weights_upside_down");
+  EXPECT_EQ(WeighedPixels(0.2, mask, R"("pos_weight": [200])", 2), "");  // no mask
+}
+
 std::string WeighedClasses(const std::vector<double>& shares, const std::string& weights) {
   FakeTrial trial;
   std::mt19937 random(4);

@@ -66,8 +66,9 @@ bool IsOfNumbers(const std::string& kind) {
 struct End {
   double at, side;  // side -1: outputs stay above `at`; 1: below it
 };
-constexpr double kLevels = 255;     // of a pixel
-constexpr std::int64_t kShown = 4;  // times fewer targets, where the graph shows the bound
+constexpr double kLevels = 255;                     // of a pixel
+constexpr double kHardlyYes = 0.6, kOffHalf = 0.1;  // a smoothed 1, and how far 0 and 1 are from being alike
+constexpr std::int64_t kShown = 4;                  // times fewer targets, where the graph shows the bound
 constexpr std::array<End, 3> kEnds = {End{0, -1}, End{-1, -1}, End{1, 1}};
 
 class TargetRange final : public KeptRule {
@@ -94,6 +95,7 @@ class TargetRange final : public KeptRule {
       JudgeShares(view, call, found, &kind, sink);
       JudgeLabels(view, call, found, &kind, sink);
       JudgeScaledTwice(view, call, found, kind, sink);
+      JudgeSmoothed(view, call, found, kind, sink);
       JudgeIgnored(view, call, found, &kind, sink);
       JudgeReach(view, call, found, &kind, sink);
       JudgeSilenced(view, call, found, &kind, sink);
@@ -310,6 +312,31 @@ class TargetRange final : public KeptRule {
     finding.causes = {"labels or masks that were divided by 255 twice, or had been 0 and 1 before"};
     finding.threshold =
         fmt::format("two values, 0 and 1 / {:g}, in all of {} targets (Luff)", kLevels, limits_.targets);
+    sink.Report(std::move(finding));
+  }
+
+  // Two targets of a binary loss that do not lie around a half, of which the higher one hardly says yes:
+  // labels smoothed by another formula than a * (1 - e) + e / 2. One-sided smoothing leaves the higher one
+  // near 1.
+  void JudgeSmoothed(const StepView& view, const LossCall& call, const Recognition& found, const Kind& kind,
+                     Sink& sink) const {
+    if (found.formula != Formula::kBceWithLogits && found.formula != Formula::kBce) return;
+    if (kind.values.size() != 2 || kind.seen < limits_.targets || kind.calls < 8) return;
+    const double low = *kind.values.begin(), high = *kind.values.rbegin();
+    if (!(low > 0 && low < 0.25 && high > 0.5 && high < kHardlyYes && low + high < 1 - kOffHalf)) return;
+    Finding finding = Make(view, call, "smoothed_to_a_half");
+    finding.since_step = 0;
+    finding.what = fmt::format("the targets of {} are {:.3g} and {:.3g}: the higher one hardly says yes",
+                               call.kind, low, high);
+    finding.why = fmt::format(
+        "all {} targets of the training have one of these two values. Smoothed labels lie as far from 0 as "
+        "from 1; with these, the best answer to a yes is {:.3g}, next to the threshold",
+        kind.seen, high);
+    finding.remedy = "smooth by target * (1 - eps) + eps / 2, and leave the kept labels as they are";
+    finding.causes = {"a bracket or a factor that is missing, as in (target + eps) / 2",
+                      "labels that are smoothed in place, again in each epoch"};
+    finding.threshold = fmt::format("two values, the higher one below {:g}, in all of {} targets (Luff)",
+                                    kHardlyYes, limits_.targets);
     sink.Report(std::move(finding));
   }
 
@@ -595,8 +622,8 @@ RuleSpec Spec() {
     return std::unique_ptr<Rule>(Together(std::make_unique<TargetRange>(limits), BoostedTargetRange()));
   });
   // 5: constant columns; 6: "scaled_twice"; 7: of boosting, clamps; 8: "cut_labels",
-  // "several_labels", "silenced"
-  spec.version = 8;
+  // "several_labels", "silenced"; 9: "smoothed_to_a_half"
+  spec.version = 9;
   spec.summary = "targets that the loss cannot take, or the model cannot reach";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;

@@ -72,6 +72,20 @@ TEST(TargetRange, MasksThatWereScaledTwice_AreTold) {
   EXPECT_TRUE(Masks(0, 0, 0).empty());         // nothing is there
 }
 
+TEST(TargetRange, LabelsSmoothedToAHalf_AreTold) {
+  const auto findings = Masks(0.05, 0.55, 0.05);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "smoothed_to_a_half");
+  EXPECT_EQ(findings[0].severity, Severity::kWarn);
+  EXPECT_NE(findings[0].what.find("0.05 and 0.55"), std::string::npos);
+  EXPECT_TRUE(Masks(0.05, 0.95, 0.05).empty());
+  EXPECT_TRUE(Masks(0.05, 0.8, 0.05).empty());   // one side of a game, or a prior that is mixed in
+  EXPECT_TRUE(Masks(0.45, 0.55, 0.45).empty());  // smoothed as far as one can: both alike
+  EXPECT_TRUE(Masks(0, 0.55, 0).empty());        // rates of two groups
+  EXPECT_TRUE(Masks(0.05, 0.55, 0.3).empty());   // of many rows
+  EXPECT_TRUE(Masks(0.05, 0.5, 0.05).empty());   // a half is not known
+}
+
 FakeTrial RegressionStory(const char* last, double scale) {
   FakeTrial trial;
   trial.SetDocument("model", std::string(R"({"models": [{"name": "Net", "modules": [

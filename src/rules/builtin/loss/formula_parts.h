@@ -67,6 +67,20 @@ inline constexpr std::array kParts = std::to_array<FaultyPart>({
      "averaged: the term weighs as many times as much as the batch has samples",
      "sum over the other axes only: .sum(-1), or leave a value that has one axis as it is",
      "sum() without an axis"},
+    {"loss_cut_off", "the loss is cut off from above, and it lies above that limit",
+     "what is beyond a limit of clamp() or minimum() is the limit itself, whatever the weights are: these "
+     "backward passes gave no gradient at all, so that batches with a large loss teach nothing",
+     "leave the loss as it is, and limit the gradients: torch.nn.utils.clip_grad_norm_(model.parameters(), "
+     "1.0); or use a loss that grows more slowly, as smooth_l1_loss",
+     "clamp(max=...) or minimum() of the loss, meant against outliers"},
+    {"one_row_counts", "only the first or the last row of each batch counts",
+     "the model's answers for all other rows are left out of the loss, and each answer is made of its own "
+     "row "
+     "only: what was computed of the others teaches nothing",
+     "give the loss all rows of outputs and targets; in a loop over rows add the losses up, and divide the "
+     "sum "
+     "by their number",
+     "an index that is left over, as loss[-1] or output[0], or a loop over rows that keeps its last loss"},
 });
 
 inline const FaultyPart* PartNamed(std::string_view name) noexcept {
