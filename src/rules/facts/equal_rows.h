@@ -15,18 +15,18 @@
 
 namespace luff::rules {
 
-/// **Thread-compatible.** Whether each batch of a training is one row again and again: equal in every number of
-/// all inputs, with one target, in captured batches in a row, while evaluations have rows that differ.
+/// **Thread-compatible.** Whether each batch of a training is one row again and again: equal in every number
+/// of all inputs, with one target, in captured batches in a row, while evaluations have rows that differ.
 ///
 /// A row may be copied on purpose: for several draws of a model, members of an ensemble, views. Then a model
 /// answers the copies differently, or some of its inputs differ; here all answers are equal, too, or the
 /// loader's own batches are such.
 class EqualRows {
  public:
-  static constexpr std::int64_t kBatches = 4;    // captured, in a row
-  static constexpr std::size_t kLeastRows = 4;   // kept of a batch
-  static constexpr std::size_t kDifferent = 3;   // rows that such batches held
-  static constexpr std::int64_t kOneRow = 8;     // captured batches of one and the same row
+  static constexpr std::int64_t kBatches = 4;   // captured, in a row
+  static constexpr std::size_t kLeastRows = 4;  // kept of a batch
+  static constexpr std::size_t kDifferent = 3;  // rows that such batches held
+  static constexpr std::int64_t kOneRow = 8;    // captured batches of one and the same row
 
   struct Found {
     std::int64_t rows = 0;     // of the newest batch
@@ -50,10 +50,11 @@ class EqualRows {
     bool equal = true;
     bool telling = false;
     for (const ModelInput& input : inputs) {
-      if (input.model != inputs.front().model || input.entry->worker != inputs.front().entry->worker) continue;
+      if (input.model != inputs.front().model || input.entry->worker != inputs.front().entry->worker)
+        continue;
       const auto sample = LoadSample(view, *input.entry);
       if (sample == nullptr || sample->whole_shape.empty()) continue;  // a number is no row
-      if (rows >= 0 && sample->whole_shape[0] != rows) return;         // not all of them have the batch's rows
+      if (rows >= 0 && sample->whole_shape[0] != rows) return;  // not all of them have the batch's rows
       rows = sample->whole_shape[0];
       const std::vector<std::uint64_t> hashes = RowHashes(*sample);
       if (hashes.size() < kLeastRows) return;
@@ -112,7 +113,8 @@ class EqualRows {
  private:
   static constexpr std::size_t kMostMade = 64;
   static constexpr std::int64_t kMostUnequal = 256;
-  static constexpr double kAlike = 1e-5;  // of the largest: rows of one product of matrices may be rounded apart
+  static constexpr double kAlike =
+      1e-5;  // of the largest: rows of one product of matrices may be rounded apart
   static constexpr std::uint64_t kMix = 0x9E3779B97F4A7C15;
   static constexpr std::uint64_t kBits = (1ULL << 52) - 1;  // numbers of a saved state
 
@@ -127,7 +129,8 @@ class EqualRows {
       if (!(std::abs(sample.values[i] - sample.values[i % rows.width]) <= apart * most)) return false;
     return rows.width > 0;
   }
-  // Whether another row could hardly be equal to the first one: many values, or some that are no whole numbers.
+  // Whether another row could hardly be equal to the first one: many values, or some that are no whole
+  // numbers.
   static bool Tells(const SampleValues& sample) {
     const std::size_t width = RowsOf(sample).width;
     if (width == 0) return false;

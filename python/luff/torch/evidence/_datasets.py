@@ -82,7 +82,11 @@ def _may_be_asked(dataset: Any) -> bool:
         elif isinstance(dataset, ConcatDataset) and dataset.datasets:
             dataset = dataset.datasets[0]
     module = type(dataset).__module__.partition(".")[0]
-    if isinstance(dataset, TensorDataset | list | tuple | dict) or module in ("builtins", "numpy", "datasets"):
+    if isinstance(dataset, TensorDataset | list | tuple | dict) or module in (
+        "builtins",
+        "numpy",
+        "datasets",
+    ):
         return False  # nothing of the user's is called, or files are read
     try:
         return len(dataset) >= _LEAST_ITEMS

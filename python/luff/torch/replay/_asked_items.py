@@ -24,6 +24,7 @@ _ARRAYS = 1 << 14
 _LEVELS = 4
 _LEAST_NUMBERS = 4  # of an array that changes: a counter is one
 _FEW_VALUES = 32  # of a mask
+_MOST_PIXELS = 1 << 16  # that are looked at for it
 _LEAST_APART = 4
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -67,7 +68,7 @@ def evaluate(dataset: Any, others: list[Any], kept: bool) -> dict[str, Any] | No
     for question in (
         lambda: _changed(asks, dataset, indices) if kept else {},
         lambda: _apart(asks, dataset, indices),
-        lambda: _of_evaluations(asks, dataset, others, indices),
+        lambda: _of_evaluations(asks, dataset, others),
     ):
         try:
             found = question()
@@ -231,7 +232,8 @@ def _positions(array: Array, first: Array) -> set[int]:
 
 
 def _is_mask(array: Array) -> bool:
-    return len(np.unique(array)) <= _FEW_VALUES
+    # `np.unique` would import a module, which a child cannot.
+    return len(set(array.reshape(-1)[:_MOST_PIXELS].tolist())) <= _FEW_VALUES
 
 
 def _are_boxes(array: Array, size: tuple[int, int]) -> bool:
@@ -239,7 +241,9 @@ def _are_boxes(array: Array, size: tuple[int, int]) -> bool:
     if array.ndim not in (1, 2) or array.shape[-1] not in (4, 5) or not array.size:
         return False
     edges = array.reshape(-1, array.shape[-1])[:, :4].astype(float)
-    wide = bool((edges[:, 2] > edges[:, 0]).all() and (edges[:, 3] > edges[:, 1]).all() and (edges >= 0).all())
+    wide = bool(
+        (edges[:, 2] > edges[:, 0]).all() and (edges[:, 3] > edges[:, 1]).all() and (edges >= 0).all()
+    )
     inside = bool((edges[:, 2] <= size[1]).all() and (edges[:, 3] <= size[0]).all())
     return wide and inside and float(edges.max()) > 2
 
@@ -257,7 +261,9 @@ def _apart(asks: _Asks, dataset: Any, indices: list[int]) -> dict[str, Any]:
             return {}
         size = _size_of(first[image])
         assert size is not None
-        mask = next((i for i, one in enumerate(first) if i != image and _size_of(one) == size and _is_mask(one)), None)
+        mask = next(
+            (i for i, one in enumerate(first) if i != image and _size_of(one) == size and _is_mask(one)), None
+        )
         box = next((i for i, one in enumerate(first) if i != image and _are_boxes(one, size)), None)
         if mask is None and box is None:
             return {}
@@ -325,7 +331,7 @@ def _drawn(asks: _Asks, dataset: Any) -> tuple[int, int]:
     return drawn, len(indices)
 
 
-def _of_evaluations(asks: _Asks, dataset: Any, others: list[Any], indices: list[int]) -> dict[str, Any]:
+def _of_evaluations(asks: _Asks, dataset: Any, others: list[Any]) -> dict[str, Any]:
     """Looks whether each evaluation draws what it is given, as an augmentation does, and the training does not."""
     if not others:
         return {}
@@ -334,4 +340,6 @@ def _of_evaluations(asks: _Asks, dataset: Any, others: list[Any], indices: list[
         if drawn < max(2, asked // 4):
             return {}
     here, asked = _drawn(asks, dataset)
-    return {"evaluations_drawn": drawn, "asked": asked, "evaluation": _name_of(others[0])} if here == 0 else {}
+    return (
+        {"evaluations_drawn": drawn, "asked": asked, "evaluation": _name_of(others[0])} if here == 0 else {}
+    )

@@ -258,18 +258,23 @@ class RepeatedBatch final : public KeptRule {
     const ModelInput& input = ModelInputsOf(view).front();
     Finding finding = FindingAt(kName, "one_row", view, TensorAt{format::kNoId, input.entry->worker});
     finding.tensor = input.model;
-    finding.what = fmt::format("each batch that {} is trained with holds one row {} times", input.model, found->rows);
+    finding.what =
+        fmt::format("each batch that {} is trained with holds one row {} times", input.model, found->rows);
     finding.why = fmt::format(
         "in {} captured batches in a row all rows were equal, in every number of all inputs and in their "
-        "targets{}{}; evaluations have rows that differ: a batch teaches no more than one row of it, and each "
+        "targets{}{}; evaluations have rows that differ: a batch teaches no more than one row of it, and "
+        "each "
         "epoch leaves the others out",
         found->batches, found->answers ? ", and so were the answers" : "",
-        found->different > 1 ? ", while from batch to batch they were others" : ", and it was the same row each time");
+        found->different > 1 ? ", while from batch to batch they were others"
+                             : ", and it was the same row each time");
     finding.remedy =
-        "read each row by its own index: look for a constant or outer index in __getitem__ or in the slicing of "
+        "read each row by its own index: look for a constant or outer index in __getitem__ or in the slicing "
+        "of "
         "the batch, and for rows that were expanded or repeated";
-    finding.causes = {"x[0] or x[i] in the place of x[i:i + n]", "expand, repeat or a list that was multiplied",
-                      "a Dataset that does not use its index", "a collate function that stacks one sample"};
+    finding.causes = {"x[0] or x[i] in the place of x[i:i + n]",
+                      "expand, repeat or a list that was multiplied", "a Dataset that does not use its index",
+                      "a collate function that stacks one sample"};
     finding.evidence = {{"rows", found->rows}, {"batches", found->batches}, {"different", found->different}};
     finding.threshold = fmt::format("{} captured batches in a row (Luff)", EqualRows::kBatches);
     sink.Report(std::move(finding));

@@ -187,8 +187,9 @@ std::vector<Finding> OfCopies(const Copies& story) {
   FakeTrial trial;
   trial.SetDocument("model", kModels);
   if (story.batch_size > 0)
-    trial.SetDocument("loaders", R"({"loaders": [{"number": 0, "trains": true, "samples": 999, "batch_size": )" +
-                                     std::to_string(story.batch_size) + "}]}");
+    trial.SetDocument("loaders",
+                      R"({"loaders": [{"number": 0, "trains": true, "samples": 999, "batch_size": )" +
+                          std::to_string(story.batch_size) + "}]}");
   const auto step = [&](bool train, int n) {
     std::vector<double> x;
     std::vector<double> y;
