@@ -26,6 +26,7 @@ class EqualRows {
   static constexpr std::int64_t kBatches = 4;   // captured, in a row
   static constexpr std::size_t kLeastRows = 4;  // kept of a batch
   static constexpr std::size_t kDifferent = 3;  // rows that such batches held
+  static constexpr std::int64_t kMany = 16;     // rows: more than anybody draws for one
   static constexpr std::int64_t kOneRow = 8;    // captured batches of one and the same row
 
   struct Found {
@@ -90,12 +91,13 @@ class EqualRows {
   }
 
   /// What was found so far. `batch`: rows of a batch of the loader that trains, 0 if it is not known;
-  /// `more`: the loader has several batches.
-  [[nodiscard]] std::optional<Found> Judge(std::int64_t batch, bool more) const {
+  /// `more`: the loader has several batches; `dropout`: the model has layers of it, which answer copies
+  /// differently. Draws on purpose are fewer.
+  [[nodiscard]] std::optional<Found> Judge(std::int64_t batch, bool more, bool dropout) const {
     const bool loaded = batch > 0 && batch == rows_;
     const bool others = different_.size() >= kDifferent;
     if (batches_ < kBatches || !(others || (batches_ >= kOneRow && loaded && more))) return std::nullopt;
-    if (!differ_ || !(answers_ || loaded)) return std::nullopt;
+    if (!differ_ || !(answers_ || loaded || (dropout && rows_ >= kMany))) return std::nullopt;
     return Found{rows_, batches_, static_cast<std::int64_t>(different_.size()), answers_};
   }
 

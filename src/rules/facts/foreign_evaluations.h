@@ -62,7 +62,14 @@ class ForeignEvaluations {
       if (sample->whole_shape[0] != call.target.whole_shape[0]) return;
       if (train && keys.empty()) keys = RowHashes(*sample);
     }
-    Add(call, reader_.Recognise(call), train, keys);
+    const Recognition known = reader_.Recognise(call);
+    if (!IsRegression(known.formula)) {
+      Add(call, known, train, keys);
+      return;
+    }
+    LossCall standardised = call;  // targets may be scaled otherwise in evaluations, which is no other row
+    if (!Standardise(&standardised.output) || !Standardise(&standardised.target)) return;
+    Add(standardised, known, train, keys);
   }
 
   /// Call when an evaluation may have ended.
@@ -114,6 +121,24 @@ class ForeignEvaluations {
     double rows = 0, wrong = 0, expected = 0, ranks = 0;
   };
 
+  // Gives each column of a batch mean 0 and deviation 1. False for one that never varies.
+  static bool Standardise(SampleValues* sample) {
+    const Rows rows = RowsOf(*sample);
+    if (rows.count < 2) return false;
+    const auto count = static_cast<double>(rows.count);
+    for (std::size_t column = 0; column < rows.width; ++column) {
+      double sum = 0;
+      double squares = 0;
+      for (std::size_t i = column; i < sample->values.size(); i += rows.width) sum += sample->values[i];
+      for (std::size_t i = column; i < sample->values.size(); i += rows.width)
+        squares += std::pow(sample->values[i] - sum / count, 2);
+      const double deviation = std::sqrt(squares / count);
+      if (!(deviation > 0) || !std::isfinite(deviation)) return false;
+      for (std::size_t i = column; i < sample->values.size(); i += rows.width)
+        sample->values[i] = (sample->values[i] - sum / count) / deviation;
+    }
+    return rows.width > 0;
+  }
   static void Keep(std::vector<ForeignTargets::Row>* rows, const ForeignTargets::Row& row) {
     if (rows->size() >= kKept / 2) rows->erase(rows->begin());
     rows->push_back(row);

@@ -42,7 +42,7 @@ class _Asks:
     def __call__(self, dataset: Any, index: int, seed: int) -> list[Array]:
         if time.monotonic() > self._until:
             raise _Over
-        torch.manual_seed(_SEED + seed)
+        torch.manual_seed(_SEED + seed)  # type: ignore[no-untyped-call]
         np.random.seed(_SEED + seed)
         random.seed(_SEED + seed)
         return [array.copy() for array in _arrays_of(dataset[index])]
@@ -144,7 +144,8 @@ def _held(value: Any, seen: set[int], level: int = 0) -> Iterator[Array]:
 
 def _kept_arrays(dataset: Any) -> list[Array]:
     """Returns the arrays that may be written, of which each has some numbers; none if there are too many."""
-    found, size = [], 0
+    found: list[Array] = []
+    size = 0
     for array in _held(dataset, set()):
         if array.size < _LEAST_NUMBERS or not array.flags.writeable:
             continue

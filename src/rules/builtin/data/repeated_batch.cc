@@ -247,12 +247,17 @@ class RepeatedBatch final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
+  [[nodiscard]] bool HasDropout() const {
+    return std::any_of(modules_.modules().begin(), modules_.modules().end(),
+                       [](const ModuleFacts& module) { return module.kind == ModuleKind::kDropout; });
+  }
+
   // Reports batches of which all rows are one.
   void JudgeEqual(const StepView& view, Sink& sink) {
     const auto loader = profile::TrainingLoader(view.trial.Document("loaders"));
     const bool trains = loader && loader->trains;
     const std::optional<EqualRows::Found> found =
-        equal_.Judge(trains ? loader->batch_size : 0, trains && loader->batches != 1);
+        equal_.Judge(trains ? loader->batch_size : 0, trains && loader->batches != 1, HasDropout());
     if (!found) return;
     told_equal_ = true;
     const ModelInput& input = ModelInputsOf(view).front();
