@@ -414,7 +414,7 @@ class TrainValSkew final : public KeptRule {
     std::vector<SideText> found;
     if (std::min(input.seen.count(), input.evaluated_seen.count()) >= limits_.rows)
       found = input.apart.Find(name);
-    for (const char* cause : {"cut", "by_row", "code"}) {
+    for (const char* cause : {"cut", "by_row", "code", "erased"}) {
       const auto one = std::find_if(found.begin(), found.end(),
                                     [cause](const SideText& text) { return text.cause == cause; });
       if (IsOpen(cause, name, one != found.end(), sink)) Tell(trial, name, *one, sink);
