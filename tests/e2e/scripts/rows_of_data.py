@@ -75,7 +75,7 @@ def loss_of(x: Any, y: Any) -> Any:
     return functional.cross_entropy(model(x), y)
 
 
-for _ in range(5):
+for _ in range(5 if KIND in ("other_rows", "erased", "one_row") else 20):  # a child answers meanwhile
     model.train()
     for x, y in train:
         if KIND == "one_row" and WRONG:

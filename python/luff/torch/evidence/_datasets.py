@@ -6,6 +6,7 @@ docs/adr/0081.
 
 from __future__ import annotations
 
+import weakref
 from functools import partial
 from typing import Any
 
@@ -21,6 +22,7 @@ _TRAIN, _EVAL = int(Mode.TRAIN), int(Mode.EVAL)
 _MOST = 8  # datasets that are followed
 _LEAST_ITEMS = 8
 _DEPTH = 4  # subsets of subsets
+_TRIES = 2  # a child that gets no time has no answer
 
 
 class Datasets(Asked):
@@ -32,13 +34,14 @@ class Datasets(Asked):
     def __init__(self, clock: StepClock, opened: list[Asked] | None = None) -> None:
         super().__init__("dataset", opened)
         self._clock = clock
+        self._tries = _TRIES
         self._last: tuple[int, int, int] | None = None  # dataset of the newest start, and the steps before it
-        #: By id: the iterator's dataset, TRAIN and EVAL steps since its starts. Held until the question is asked.
-        self._known: dict[int, tuple[Any, int, int]] = {}
+        #: By id: a dataset, which is not kept alive, and the TRAIN and EVAL steps since its starts.
+        self._known: dict[int, tuple[weakref.ref[Any], int, int]] = {}
 
     def loader_started(self, iterator: Any) -> None:
         """Called when a loader was started."""
-        if self.asked:
+        if self.asked or not self._tries:
             self._known.clear()
             return
         dataset = getattr(iterator, "_dataset", None)
@@ -50,11 +53,12 @@ class Datasets(Asked):
         self._last = None
         if dataset is None or not _may_be_asked(dataset):
             return
-        again = id(dataset) in self._known
+        again = id(dataset) in self._known and self._known[id(dataset)][0]() is dataset
         if not again:
+            self._known = {key: one for key, one in self._known.items() if one[0]() is not None}
             if len(self._known) >= _MOST:
                 return
-            self._known[id(dataset)] = dataset, 0, 0
+            self._known[id(dataset)] = weakref.ref(dataset), 0, 0
         self._last = id(dataset), steps[_TRAIN], steps[_EVAL]
         if again and self._known[id(dataset)][1] > 0:
             self._ask(dataset, iterator)
@@ -62,11 +66,11 @@ class Datasets(Asked):
     def _ask(self, dataset: Any, iterator: Any) -> None:
         from luff.torch.replay import _asked_items  # a child imports nothing
 
-        others = [
-            known for known, trained, evaluated in self._known.values() if not trained and evaluated
-        ]  # which evaluations read
+        evaluated = [known() for known, trained, looked in self._known.values() if looked and not trained]
+        others = [one for one in evaluated if one is not None]
         kept = not getattr(iterator, "_num_workers", 0) or getattr(iterator, "_persistent_workers", False)
         question = partial(_asked_items.evaluate, dataset, others[:2], bool(kept))
+        self._tries -= 1
         self.ask(self._clock.mode_steps[_TRAIN] - self._clock.first_train_step, question, [])
         self._known.clear()
         self._last = None
@@ -89,6 +93,7 @@ def _may_be_asked(dataset: Any) -> bool:
     ):
         return False  # nothing of the user's is called, or files are read
     try:
+        weakref.ref(dataset)
         return len(dataset) >= _LEAST_ITEMS
     except (TypeError, NotImplementedError):
         return False
