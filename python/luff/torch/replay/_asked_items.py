@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -42,7 +42,7 @@ class _Asks:
     def __call__(self, dataset: Any, index: int, seed: int) -> list[Array]:
         if time.process_time() > self._until:
             raise _Over
-        torch.manual_seed(_SEED + seed)  # type: ignore[no-untyped-call]
+        torch.manual_seed(_SEED + seed)
         np.random.seed(_SEED + seed)
         random.seed(_SEED + seed)
         return [array.copy() for array in _arrays_of(dataset[index])]
@@ -65,11 +65,12 @@ def evaluate(dataset: Any, others: list[Any], kept: bool) -> dict[str, Any] | No
     indices = [round(i * (size - 1) / (_ITEMS - 1)) for i in range(_ITEMS)]
     told: dict[str, Any] = {"dataset": _name_of(dataset), "samples": size}
     found: dict[str, Any] = {}
-    for question in (
+    questions: tuple[Callable[[], dict[str, Any]], ...] = (
         lambda: _changed(asks, dataset, indices) if kept else {},
         lambda: _apart(asks, dataset, indices),
         lambda: _of_evaluations(asks, dataset, others),
-    ):
+    )
+    for question in questions:
         try:
             found = question()
         except _Over:
