@@ -44,12 +44,13 @@ def test_all_children_share_one_wait_at_the_end():
         ("padding", "record"),
         ("places", "record"),
         ("masks", "record"),
+        ("datasets", "record"),
     ):
         kind = SimpleNamespace(**{method: lambda _, until: waits.append(until)})
         setattr(evidence, name, kind)
     before = time.monotonic()
     evidence.finish(None)
-    assert len(waits) == 6
+    assert len(waits) == 7
     assert len(set(waits)) == 1
     assert before < waits[0]
 

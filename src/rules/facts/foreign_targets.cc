@@ -159,18 +159,16 @@ std::vector<ForeignTargets::Row> ForeignTargets::OfNumbers(const LossCall& call,
   return rows;
 }
 
-void ForeignTargets::Add(const LossCall& call, const Recognition& known, bool train,
-                         const std::vector<std::uint64_t>& keys) {
-  if (known.broadcast || call.target.shape.empty() || call.output.shape.empty()) return;
+std::vector<ForeignTargets::Row> ForeignTargets::RowsOf(const LossCall& call, const Recognition& known,
+                                                        std::uint64_t seed) {
+  if (known.broadcast || call.target.shape.empty() || call.output.shape.empty()) return {};
   const auto& shape = call.target.shape;
   const bool single = shape.size() == 1 || (shape.size() == 2 && shape[1] == 1);
-  ++calls_;
   if (known.formula == Formula::kCrossEntropy || known.formula == Formula::kNll) {
-    if (!single || call.target.is_float() || NamesPartners(call)) return;
+    if (!single || call.target.is_float() || NamesPartners(call)) return {};
     const auto rows = ClassRowsOf(call);
-    if (rows && rows->classes >= 2 && rows->classes <= kMostClasses)
-      Keep(OfClasses(*rows, calls_), train, keys);
-    return;
+    if (!rows || rows->classes < 2 || rows->classes > kMostClasses) return {};
+    return OfClasses(*rows, seed);
   }
   const bool binary = known.formula == Formula::kBceWithLogits || known.formula == Formula::kBce;
   if (binary && single && call.output.values.size() == call.target.values.size()) {
@@ -179,11 +177,15 @@ void ForeignTargets::Add(const LossCall& call, const Recognition& known, bool tr
       rows.scores.push_back(0);
       rows.scores.push_back(known.formula == Formula::kBce ? Logit(value) : value);
     }
-    if (std::all_of(rows.ids.begin(), rows.ids.end(), [](double y) { return y == 0 || y == 1; }))
-      Keep(OfClasses(rows, calls_), train, keys);
-    return;
+    if (!std::all_of(rows.ids.begin(), rows.ids.end(), [](double y) { return y == 0 || y == 1; })) return {};
+    return OfClasses(rows, seed);
   }
-  Keep(OfNumbers(call, known.formula, calls_), train, keys);
+  return OfNumbers(call, known.formula, seed);
+}
+
+void ForeignTargets::Add(const LossCall& call, const Recognition& known, bool train,
+                         const std::vector<std::uint64_t>& keys) {
+  Keep(RowsOf(call, known, ++calls_), train, keys);
 }
 
 void ForeignTargets::Keep(std::vector<Row> rows, bool train, const std::vector<std::uint64_t>& keys) {

@@ -33,6 +33,22 @@ class ForeignTargets {
     double rank = 0;  // mean rank of the wrong targets among all that would be wrong: 0.5 by chance
   };
 
+  /// What is known of an answer and its target.
+  struct Row {
+    std::uint64_t key = 0;
+    double definite = 0;
+    double expected = 0;      // chance that a target of another row is wrong
+    double rank = -1;         // of a wrong target among the wrong ones, 0 to 1; -1: it is right
+    std::int64_t group = 0;   // kind of the answer: its class, or which side of the mean
+    double spread = 0;        // squared distance of the target from the batch's mean; 0 for classes
+    std::int64_t label = -1;  // class that the target names; -1: there are no classes
+    void VisitFields(Fields& io);
+  };
+
+  /// The answers of a call of classes or numbers, whose keys are their places in the batch; none of other
+  /// calls.
+  [[nodiscard]] static std::vector<Row> RowsOf(const LossCall& call, const Recognition& known,
+                                               std::uint64_t seed);
   /// Adds a call with a target for each sample: class ids, or as many numbers as the answer has. `keys` name
   /// the samples, so that only the newest answer to each counts; it may be empty.
   void Add(const LossCall& call, const Recognition& known, bool train,
@@ -44,16 +60,6 @@ class ForeignTargets {
  private:
   static constexpr std::size_t kKept = 768;  // newest rows of either side
 
-  struct Row {
-    std::uint64_t key = 0;
-    double definite = 0;
-    double expected = 0;      // chance that a target of another row is wrong
-    double rank = -1;         // of a wrong target among the wrong ones, 0 to 1; -1: it is right
-    std::int64_t group = 0;   // kind of the answer: its class, or which side of the mean
-    double spread = 0;        // squared distance of the target from the batch's mean; 0 for classes
-    std::int64_t label = -1;  // class that the target names; -1: there are no classes
-    void VisitFields(Fields& io);
-  };
   // Whether labels of wrong rows are spread over the other classes as all labels are, for each answer.
   [[nodiscard]] bool SpreadAsAll(double least) const;
   [[nodiscard]] static double MeanSpread(const std::vector<Row>& rows);

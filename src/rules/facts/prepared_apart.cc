@@ -70,6 +70,28 @@ SideText CodeText(const std::string& name, const MissingCodes::Code& code, bool 
   return text;
 }
 
+SideText ErasedText(const std::string& name, const ErasedValues::Found& found) {
+  SideText text;
+  text.cause = "erased";
+  text.what = fmt::format("{:.0f} % of the values of {} are 0 in evaluations, and none in training",
+                          100 * found.share, name);
+  text.why = fmt::format(
+      "the zeros stand in all of the {:.0f} columns that are compared, here and there, and what is not 0 is "
+      "as it is "
+      "in training: parts of the rows are erased, or were missing and filled with 0, only where the model is "
+      "evaluated",
+      found.columns);
+  text.remedy =
+      "erase, mask and augment rows of the training alone, and fill what is missing by the same step on both "
+      "sides";
+  text.causes = {"the transforms of training and evaluation exchanged",
+                 "a mask or a dropout on what is evaluated", "fillna(0) on one side only"};
+  text.evidence = {{"columns", found.columns}, {"share", found.share}};
+  text.threshold =
+      "a tenth of the values, in nine tenths of the columns; at most 1 % of the training's (Luff)";
+  return text;
+}
+
 }  // namespace
 
 SideText CutText(const std::string& name, const WholeNumbers::Cut& cut, bool in_training,
@@ -106,6 +128,7 @@ void PreparedApart::Add(const SampleValues& sample, bool train) {
   (train ? whole_ : evaluated_whole_).Add(sample.values);
   (train ? scale_ : evaluated_scale_).Add(sample);
   (train ? codes_ : evaluated_codes_).Add(sample);
+  (train ? erased_ : evaluated_erased_).Add(sample);
 }
 
 std::vector<SideText> PreparedApart::Find(const std::string& name) const {
@@ -124,6 +147,8 @@ std::vector<SideText> PreparedApart::Find(const std::string& name) const {
     found.push_back(CodeText(name, *evaluated_code, false));
   if (code && !evaluated_code && code->well_known && evaluated_codes_.Lacks(*code))
     found.push_back(CodeText(name, *code, true));
+  if (const auto erased = ErasedValues::Compare(evaluated_erased_, erased_); erased && found.empty())
+    found.push_back(ErasedText(name, *erased));
   return found;
 }
 
@@ -131,6 +156,7 @@ void PreparedApart::Next() {
   evaluated_whole_.Clear();
   evaluated_scale_.Clear();
   evaluated_codes_ = {};
+  evaluated_erased_.Clear();
 }
 
 void PreparedApart::VisitFields(Fields& io) {
@@ -140,6 +166,8 @@ void PreparedApart::VisitFields(Fields& io) {
   io("evaluated_scale", evaluated_scale_);
   io("codes", codes_);
   io("evaluated_codes", evaluated_codes_);
+  io("erased", erased_);
+  io("evaluated_erased", evaluated_erased_);
 }
 
 }  // namespace luff::rules

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "luff/rules/finding.h"
+#include "rules/facts/erased_values.h"
 #include "rules/facts/loss_call.h"
 #include "rules/facts/missing_code.h"
 #include "rules/facts/row_scale.h"
@@ -20,7 +21,8 @@ struct SideText {
 };
 
 /// **Thread-compatible.** What training or evaluations do to an input and the others do not: a cast to
-/// integers, a scaling of rows one by one, or a code for what is missing.
+/// integers, a scaling of rows one by one, or a code for what is missing; and whether only evaluations have
+/// parts of their rows erased.
 class PreparedApart {
  public:
   void Add(const SampleValues& sample, bool train);
@@ -34,6 +36,7 @@ class PreparedApart {
   WholeNumbers whole_, evaluated_whole_;
   RowScale scale_, evaluated_scale_;
   MissingCodes codes_, evaluated_codes_;
+  ErasedValues erased_, evaluated_erased_;
 };
 
 /// Says that values of `name` were cut to integers on one side, `in_training` or in evaluations.

@@ -21,6 +21,7 @@ from luff.torch.evidence._attention import Attention
 from luff.torch.evidence._averages import Averages
 from luff.torch.evidence._causal import Causal
 from luff.torch.evidence._checkpoints import Loads
+from luff.torch.evidence._datasets import Datasets
 from luff.torch.evidence._early_ends import EarlyEnds
 from luff.torch.evidence._graph_values import GraphValues
 from luff.torch.evidence._handed_gradients import HandedGradients
@@ -68,6 +69,7 @@ class Evidence:
         self.padding = Padding(self._opened)
         self.places = Places(self._opened)
         self.masks = RandomMasks(self._opened)
+        self.datasets = Datasets(context.clock, self._opened)
         written = WrittenLosses(context)
         self.passes = UnusedPasses()
         self.answers = Answers(context, written, self.passes, self.causal, self.places)
@@ -162,6 +164,7 @@ class Evidence:
         self._set_back.loader_started()
         self._looked |= self._set_back.due
         self._early.loader_started(iterator)
+        self.datasets.loader_started(iterator)
 
     def model_returned(self, module: Any, args: tuple[Any, ...], output: Any) -> None:
         """Called when the outermost call of a model has returned, while any hook looks for adversaries."""
@@ -283,7 +286,7 @@ class Evidence:
         until = time.monotonic() + _WAIT_S
         self._adversaries.rest()
         self.nonfinite.publish(session, until)
-        for asked in (self.causal, self.mixing, self.padding, self.places, self.masks):
+        for asked in (self.causal, self.mixing, self.padding, self.places, self.masks, self.datasets):
             asked.record(session, until)
 
     def forget_calls(self) -> None:

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/format.h"
+#include "rules/facts/asked_dataset.h"
 #include "rules/facts/asked_first.h"
 #include "rules/facts/broken_pairs.h"
 #include "rules/facts/common_needs.h"
@@ -533,6 +534,10 @@ class LabelNoise final : public KeptRule {
       Finding finding = Begin(view.rows.info, "two_loaders");
       if (TellBrokenPairs(*event, &finding) && told_.insert("two_loaders").second)
         sink.Report(std::move(finding));
+    }
+    for (const auto& event : view.index.json_events("dataset")) {
+      Finding finding = Begin(view.rows.info, "moved_apart");
+      if (TellMovedApart(*event, &finding)) sink.Report(std::move(finding));
     }
   }
 

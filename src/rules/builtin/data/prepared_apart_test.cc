@@ -356,5 +356,35 @@ TEST(PreparedApart, TargetsThatAreCutInOneModeOnly_AreNamed) {
             "");
 }
 
+TEST(ErasedValues, ZerosInEvaluationsAlone_AreNamed) {
+  const auto erased = [](double share, std::size_t count) -> Make {
+    return [=](std::mt19937& random) {
+      return Of(count, [&](std::size_t) {
+        const double value = Normal(random);
+        return Uniform(random) < share ? 0 : value;
+      });
+    };
+  };
+  EXPECT_EQ(CauseOf(erased(0, 6), erased(0.5, 6)), "erased");
+  EXPECT_EQ(CauseOf(erased(0, 64), erased(0.2, 64), {1, 8, 8}), "erased");
+  EXPECT_EQ(CauseOf(erased(0.5, 6), erased(0, 6)), "");  // an augmentation
+  EXPECT_EQ(CauseOf(erased(0.3, 6), erased(0.5, 6)), "");
+  EXPECT_EQ(CauseOf(erased(0, 6), erased(0.05, 6)), "");
+  const Make rows = [](std::mt19937& random) {  // padding of the batch
+    const bool none = Uniform(random) < 0.5;
+    return Of(6, [&](std::size_t) { return none ? 0 : Normal(random); });
+  };
+  EXPECT_EQ(CauseOf(erased(0, 6), rows), "");
+  const Make last = [](std::mt19937& random) {  // shorter sequences
+    const double length = 2 + 4 * Uniform(random);
+    return Of(6, [&](std::size_t i) { return static_cast<double>(i) > length ? 0 : Normal(random); });
+  };
+  EXPECT_EQ(CauseOf(erased(0, 6), last), "");
+  const Make one = [](std::mt19937& random) {  // a column that is left out, to see what it is worth
+    return Of(6, [&](std::size_t i) { return i == 2 ? 0 : Normal(random); });
+  };
+  EXPECT_EQ(CauseOf(erased(0, 6), one), "");
+}
+
 }  // namespace
 }  // namespace luff::rules::prepared_apart_test

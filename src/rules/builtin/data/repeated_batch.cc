@@ -11,6 +11,8 @@
 #include "base/format.h"
 #include "luff/profile/input.h"
 #include "luff/tensor/hash.h"
+#include "rules/facts/common_needs.h"
+#include "rules/facts/equal_rows.h"
 #include "rules/facts/model_facts.h"
 #include "rules/facts/model_modules.h"
 #include "rules/facts/sample.h"
@@ -80,6 +82,8 @@ class RepeatedBatch final : public KeptRule {
   void OnStep(const StepView& view, Sink& sink) override {
     const query::StepInfo& info = view.rows.info;
     if (info.superseded) return;
+    equal_.OnStep(view);
+    if (info.mode == query::Mode::kTrain && !told_equal_) JudgeEqual(view, sink);
     if (info.mode == query::Mode::kEval) {
       const std::int64_t rows = InputRows(view);
       evaluating_ += rows;  // over all passes of the evaluation
@@ -116,6 +120,8 @@ class RepeatedBatch final : public KeptRule {
     io("alike", alike_);
     io("batched", batched_);
     io("started", started_);
+    io("equal", equal_);
+    io("told_equal", told_equal_);
   }
 
  private:
@@ -241,6 +247,44 @@ class RepeatedBatch final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
+  [[nodiscard]] bool HasDropout() const {
+    return std::any_of(modules_.modules().begin(), modules_.modules().end(),
+                       [](const ModuleFacts& module) { return module.kind == ModuleKind::kDropout; });
+  }
+
+  // Reports batches of which all rows are one.
+  void JudgeEqual(const StepView& view, Sink& sink) {
+    const auto loader = profile::TrainingLoader(view.trial.Document("loaders"));
+    const bool trains = loader && loader->trains;
+    const std::optional<EqualRows::Found> found =
+        equal_.Judge(trains ? loader->batch_size : 0, trains && loader->batches != 1, HasDropout());
+    if (!found) return;
+    told_equal_ = true;
+    const ModelInput& input = ModelInputsOf(view).front();
+    Finding finding = FindingAt(kName, "one_row", view, TensorAt{format::kNoId, input.entry->worker});
+    finding.tensor = input.model;
+    finding.what =
+        fmt::format("each batch that {} is trained with holds one row {} times", input.model, found->rows);
+    finding.why = fmt::format(
+        "in {} captured batches in a row all rows were equal, in every number of all inputs and in their "
+        "targets{}{}; evaluations have rows that differ: a batch teaches no more than one row of it, and "
+        "each "
+        "epoch leaves the others out",
+        found->batches, found->answers ? ", and so were the answers" : "",
+        found->different > 1 ? ", while from batch to batch they were others"
+                             : ", and it was the same row each time");
+    finding.remedy =
+        "read each row by its own index: look for a constant or outer index in __getitem__ or in the slicing "
+        "of "
+        "the batch, and for rows that were expanded or repeated";
+    finding.causes = {"x[0] or x[i] in the place of x[i:i + n]",
+                      "expand, repeat or a list that was multiplied", "a Dataset that does not use its index",
+                      "a collate function that stacks one sample"};
+    finding.evidence = {{"rows", found->rows}, {"batches", found->batches}, {"different", found->different}};
+    finding.threshold = fmt::format("{} captured batches in a row (Luff)", EqualRows::kBatches);
+    sink.Report(std::move(finding));
+  }
+
   // True if both are at work: each got its newest batch after the other's last but one. The parts of a
   // resumed run, and models that are trained one after the other, do not live at the same time.
   static bool TakeTurns(const Replica& a, const Replica& b) noexcept {
@@ -295,7 +339,8 @@ class RepeatedBatch final : public KeptRule {
   ModelModules modules_;
   ModelFacts facts_;
   std::vector<Replica> replicas_;
-  bool told_ = false;
+  EqualRows equal_;
+  bool told_ = false, told_equal_ = false;
   std::int64_t rows_ = 0, evaluating_ = 0, evaluated_ = 0;
   std::int64_t widest_ = 0,
                alike_ = 0;    // of the evaluation's passes: the most rows, and how many have `rows_`
@@ -307,9 +352,11 @@ class RepeatedBatch final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<RepeatedBatch>(kName, kParams);
-  spec.version = 4;  // 2: loaders that are started for each update; 3: by a call in the script; 4: batched_
+  // 2: loaders that are started for each update; 3: by a call in the script; 4: batched_; 5: equal_
+  spec.version = 5;
   spec.aliases = {"DuplicateShard"};
-  spec.summary = "batches that replicas share, or one batch again and again";
+  spec.needs = [](const Parameters&) { return SampleNeeds(); };
+  spec.summary = "batches that replicas share, one batch again and again, or one row as all of a batch";
   return spec;
 }
 

@@ -173,5 +173,80 @@ TEST(RepeatedBatch, StuckIterator_IsNamed_RepeatsByDesignAreNot) {
   EXPECT_TRUE(One([](int n) { return n; }, 64, 100, 20).empty());   // closures
 }
 
+// A training with batches of 8 rows of 3 numbers, of which `copies` are one row, and an evaluation.
+struct Copies {
+  int copies = 8;
+  bool answered_alike = true;
+  bool one_target = true;
+  bool same_row = false;  // in all batches
+  bool evaluated = true;  // on rows that differ
+  int batch_size = 0;     // of the loader; 0: there is none
+  int rows = 8;
+  bool dropout = false;
+};
+
+std::vector<Finding> OfCopies(const Copies& story) {
+  FakeTrial trial;
+  trial.SetDocument("model",
+                    !story.dropout ? kModels : R"({"models": [{"name": "A", "parameters": [], "modules": [
+        {"path": "", "type": "Net", "name": "A", "number": 0}, {"path": "d", "type": "Dropout", "name": "A_d"}]}]})");
+  if (story.batch_size > 0)
+    trial.SetDocument("loaders",
+                      R"({"loaders": [{"number": 0, "trains": true, "samples": 999, "batch_size": )" +
+                          std::to_string(story.batch_size) + "}]}");
+  const auto step = [&](bool train, int n) {
+    std::vector<double> x;
+    std::vector<double> y;
+    std::vector<double> answers;
+    for (int row = 0; row < story.rows; ++row) {
+      const bool copied = train && row < story.copies;
+      const double kind = copied ? (story.same_row ? 0 : n) : 100 * n + row + 1;
+      for (int k = 0; k < 3; ++k) x.push_back(0.37 * kind + 0.11 * k + 0.05);
+      y.push_back(story.one_target && copied ? 0.5 : 0.1 * row);
+      answers.push_back(story.answered_alike && copied ? 0.25 : 0.2 * row);
+    }
+    double loss = 0;
+    for (std::size_t i = 0; i < y.size(); ++i)
+      loss += (answers[i] - y[i]) * (answers[i] - y[i]) / static_cast<double>(y.size());
+    trial.Step(train ? Mode::kTrain : Mode::kEval, -1, n)
+        .Sample("sample/A_input_0", {story.rows, 3}, x)
+        .Sample("sample/MSELoss_input_0", {story.rows, 1}, answers)
+        .Sample("sample/MSELoss_input_1", {story.rows, 1}, y)
+        .Loss(loss, "MSELoss_output_0");
+  };
+  for (int n = 0; n < 20; ++n) {
+    step(true, n);
+    if (n % 4 == 3 && story.evaluated) step(false, n);
+  }
+  return testing::FindingsOf(trial, "RepeatedBatch", ParameterSet::kLuff);
+}
+
+TEST(RepeatedBatch, BatchesOfOneRow_AreNamed) {
+  const auto findings = OfCopies({});
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "one_row");
+  EXPECT_THAT(findings[0].what, ::testing::HasSubstr("holds one row 8 times"));
+}
+
+TEST(RepeatedBatch, OneRowForAllIndices_IsNamed_WhereTheLoaderMadeTheBatches) {
+  const auto findings = OfCopies({.same_row = true, .batch_size = 8});
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "one_row");
+  EXPECT_TRUE(OfCopies({.same_row = true}).empty());  // it is learnt on purpose
+}
+
+TEST(RepeatedBatch, CopiesThatAreAnsweredOtherwise_OrThatAreAllThereIs_AreSilent) {
+  EXPECT_TRUE(OfCopies({.copies = 0}).empty());
+  EXPECT_TRUE(OfCopies({.copies = 7}).empty());
+  EXPECT_TRUE(OfCopies({.answered_alike = false}).empty());  // draws of a model for each row
+  EXPECT_TRUE(OfCopies({.answered_alike = false, .batch_size = 1}).empty());
+  EXPECT_EQ(OfCopies({.answered_alike = false, .batch_size = 8}).size(), 1U);  // a layer draws
+  EXPECT_TRUE(OfCopies({.answered_alike = false, .dropout = true}).empty());   // a few draws
+  EXPECT_EQ(OfCopies({.copies = 32, .answered_alike = false, .rows = 32, .dropout = true}).size(), 1U);
+  EXPECT_TRUE(OfCopies({.copies = 32, .answered_alike = false, .rows = 32}).empty());
+  EXPECT_TRUE(OfCopies({.one_target = false}).empty());
+  EXPECT_TRUE(OfCopies({.evaluated = false}).empty());
+}
+
 }  // namespace
 }  // namespace luff::rules::repeated_batch_test

@@ -10,6 +10,7 @@
 
 #include "base/format.h"
 #include "rules/builtin/boosting/boosted_rules.h"
+#include "rules/facts/asked_dataset.h"
 #include "rules/facts/collected_rows.h"
 #include "rules/facts/column_order.h"
 #include "rules/facts/common_needs.h"
@@ -17,6 +18,7 @@
 #include "rules/facts/distinct_rows.h"
 #include "rules/facts/evaluations.h"
 #include "rules/facts/features.h"
+#include "rules/facts/foreign_evaluations.h"
 #include "rules/facts/id_effects.h"
 #include "rules/facts/input_places.h"
 #include "rules/facts/passes.h"
@@ -76,6 +78,8 @@ class TrainValSkew final : public KeptRule {
       passes_.OnTrainStep(view);
     }
     targets_.Add(view, *train);
+    foreign_.OnStep(view, *train);
+    if (*train) Asked(view, sink);
     for (const auto& event : view.index.json_events("made_inputs")) {
       const auto model = event->find("model");
       if (model != event->end() && model->is_string() && fed_back_.size() < kMaxMade)
@@ -122,6 +126,7 @@ class TrainValSkew final : public KeptRule {
     io("steps", steps_);
     io("inputs", inputs_, kMaxInputs);
     io("targets", targets_);
+    io("foreign", foreign_);
     io("arrangements", arrangements_, kMaxArranged);
     io("passes", passes_);
     io("collected", collected_);
@@ -215,6 +220,13 @@ class TrainValSkew final : public KeptRule {
     if (!again) return;
     const std::optional<Recoded> recoded = FindRecoded(one.ids, one.evaluated_ids);
     if (recoded && open_.insert(name + "\nrecoded").second) TellRecoded(trial, name, *recoded, sink);
+  }
+
+  void Asked(const StepView& view, Sink& sink) const {
+    for (const auto& event : view.index.json_events("dataset")) {
+      Finding finding = FindingAt(kName, "", view.trial, format::kNoId, 0, view.rows.info);
+      if (TellAskedDataset(*event, &finding)) sink.Report(std::move(finding));
+    }
   }
 
   // Reports columns or arguments of ids that hold each other's ids in evaluations.
@@ -313,6 +325,12 @@ class TrainValSkew final : public KeptRule {
                sink);
     }
     targets_.Next();
+    if (const auto foreign = foreign_.Close(end);
+        foreign && !turns_.alternate() && open_.insert("\nother_rows").second) {
+      Finding finding = FindingOn("other_rows", "", trial);
+      TellForeignEvaluations(*foreign, &finding);
+      sink.Report(std::move(finding));
+    }
     if (!turns_.alternate() && steps_ >= kSteps) Exchanged(trial, sink);
     for (auto& [name, one] : arrangements_) {
       if (!turns_.alternate() && steps_ >= kSteps &&
@@ -396,7 +414,7 @@ class TrainValSkew final : public KeptRule {
     std::vector<SideText> found;
     if (std::min(input.seen.count(), input.evaluated_seen.count()) >= limits_.rows)
       found = input.apart.Find(name);
-    for (const char* cause : {"cut", "by_row", "code"}) {
+    for (const char* cause : {"cut", "by_row", "code", "erased"}) {
       const auto one = std::find_if(found.begin(), found.end(),
                                     [cause](const SideText& text) { return text.cause == cause; });
       if (IsOpen(cause, name, one != found.end(), sink)) Tell(trial, name, *one, sink);
@@ -608,6 +626,7 @@ class TrainValSkew final : public KeptRule {
   std::set<std::string> floats_;    // inputs that were floats
   std::map<std::string, Input> inputs_;
   TargetSkew targets_;
+  ForeignEvaluations foreign_;
   std::map<std::string, Arrangement> arrangements_;
   Passes passes_;
   CollectedRows collected_;
@@ -621,8 +640,8 @@ RuleSpec Spec() {
   });
   // 5: targets; 6: silent of data that a policy collects; 7: and of rollouts; 8: of boosting, places, ids; 9:
   // rows that come again count once; 10: learnt rows are not collected; 11: integers that Keras makes floats
-  // of; 13: "cut", "by_row", "code", "targets_cut", columns of a table in another order
-  spec.version = 13;
+  // of; 13: "cut", "by_row", "code", "targets_cut", columns of a table in another order; 14: other_rows
+  spec.version = 14;
   spec.summary = "inputs of evaluations that are distributed otherwise than those of the training";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;
