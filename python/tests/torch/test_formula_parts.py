@@ -83,6 +83,42 @@ def test_a_deviation_that_is_the_variance_is_found(draw: Code, parts: str) -> No
     assert autoencoder(draw, parts=parts) == ["deviation_unlike"]
 
 
+@pytest.mark.parametrize(
+    ("draw", "cost", "parts"),
+    [
+        (lambda m, v: m + torch.rand_like(m) * (0.5 * v).exp(), divergence, "chunk"),
+        (lambda m, v: (v / 2).exp() * torch.rand(ROWS, WIDTH) + m, divergence, "heads"),
+        (lambda m, v: m + (2 * torch.rand_like(m) - 1) * (0.5 * v).exp(), divergence, "chunk"),
+        (lambda m, v: m + (torch.rand_like(m) - 0.5) * (0.5 * v).exp(), divergence, "chunk"),
+        (lambda m, v: m + torch.rand_like(m) * v.exp(), divergence, "chunk"),  # two mistakes
+        (lambda m, s: m + torch.rand_like(m) * s.exp(), of_log_deviation, "chunk"),
+        (lambda m, s: m + torch.rand_like(m) * s, of_deviation, "softplus"),
+        (lambda m, v: m + torch.empty_like(m).uniform_(-1, 1) * v.sqrt(), of_variance, "softplus"),
+        (lambda m, v: m + torch.rand_like(m) * (0.5 * v).exp(), of_another, "heads"),
+    ],
+)
+def test_uniform_noise_beside_the_divergence_of_a_normal_is_found(draw: Code, cost: Code, parts: str) -> None:
+    assert autoencoder(draw, cost, parts) == ["uniform_noise"]
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda m, v: m + noise(m).clamp(-1, 1) * (0.5 * v).exp(),
+        lambda m, v: m + (noise(m) > 0).float() * (0.5 * v).exp(),
+        lambda m, v: m + F.dropout(torch.ones_like(m)) * (0.5 * v).exp(),
+        lambda m, v: m + torch.rand_like(m).mul(3) * (0.5 * v).exp(),  # another interval
+        lambda m, v: m + torch.rand_like(m),  # no deviation
+        lambda m, v: m + (torch.rand_like(m) + 1e-9).log() * (0.5 * v).exp(),
+        lambda m, v: m + torch.rand_like(m) * (0.5 * v).exp() * 0 + noise(m) * (0.5 * v).exp(),
+        lambda m, v: m + torch.sigmoid(noise(m)) * (0.5 * v).exp(),
+        lambda m, v: m + torch.rand(1, WIDTH) * (0.5 * v).exp(),  # too few numbers
+    ],
+)
+def test_other_noise_is_not_taken_for_uniform(draw: Code) -> None:
+    assert "uniform_noise" not in autoencoder(draw)
+
+
 def test_a_deviation_that_does_not_fit_other_forms_of_the_divergence_is_found() -> None:
     half = lambda m, x: m + noise(m) * (0.5 * x).exp()  # noqa: E731
     unlike = ["deviation_unlike"]

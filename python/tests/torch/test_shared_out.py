@@ -58,6 +58,15 @@ def of_hand(axis):
     return inside
 
 
+def scaled(h, by):
+    return h / by(h)
+
+
+def to_a_range(h, axis):
+    least = h.amin(axis, keepdim=True)
+    return (h - least) / (h.amax(axis, keepdim=True) - least)
+
+
 def train(model, shape=(ROWS, PLACES, WIDTH), target=(ROWS,), steps=5, prepare=lambda y: y):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for seed in range(steps):
@@ -113,8 +122,11 @@ def test_targets_of_places_in_one_row(watched):
         (lambda net, x: F.normalize(net.body(x), dim=0), "norm"),
         (lambda net, x: net.score(x).softmax(0) * x, "softmax"),
         (lambda net, x: (net.one(x).softmax(0) * x).sum(0) + x, "softmax"),
+        (lambda net, x: scaled(net.body(x), lambda h: h.amax(0)), "max"),
+        (lambda net, x: scaled(net.body(x), lambda h: h.abs().max(0, keepdim=True)[0] + 1e-6), "max"),
+        (lambda net, x: to_a_range(net.body(x), 0), "max"),
     ],
-    ids=["norm", "gate", "pooled over rows"],
+    ids=["norm", "gate", "pooled over rows", "largest", "largest absolute", "range"],
 )
 def test_rows_that_may_be_places_of_one_sample_are_told_apart(watched, inside, of):
     hook, session = watched({SAMPLE})
@@ -123,6 +135,60 @@ def test_rows_that_may_be_places_of_one_sample_are_told_apart(watched, inside, o
     (event,) = told(session, "mixing")
     assert (event["of"], event["weighs"]) == (of, False)
     assert event["across"] > 1e-3
+
+
+class Experts(nn.Module):
+    """Slots that get a mixture of places: by shares of each sample's places (axis 1), or of the batch (0)."""
+
+    def __init__(self, axis):
+        super().__init__()
+        self.slots, self.axis = nn.Parameter(torch.randn(WIDTH, 2, 3)), axis
+        self.bodies = nn.ModuleList([nn.Linear(WIDTH, WIDTH) for _ in range(2)])
+        self.head = nn.Linear(WIDTH, 3)
+
+    def forward(self, x):
+        scores = torch.einsum("bmd,dnp->bmnp", x, self.slots)
+        taken = torch.einsum("bmd,bmnp->bnpd", x, scores.softmax(self.axis))
+        made = torch.stack([body(taken[:, one]) for one, body in enumerate(self.bodies)], 1)
+        given = scores.flatten(2).softmax(-1).view_as(scores)
+        return self.head(torch.einsum("bnpd,bmnp->bmd", made, given).mean(1))
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_shares_that_an_einsum_takes(watched, axis):
+    hook, session = watched({SAMPLE})
+    train(Experts(axis))
+    hook.close()
+    found = told(session, "mixing")
+    assert [(event["of"], event["across"] > 1e-3) for event in found] == [("softmax", True)] * (axis == 0)
+
+
+@pytest.mark.parametrize("of", ["sum", "norm"])
+def test_numbers_over_the_sum_or_length_of_the_whole_batch(watched, of):
+    hook, session = watched({SAMPLE})
+    by = (lambda h: h.sum()) if of == "sum" else (lambda h: h.norm())
+    train(Net(lambda net, x: scaled(net.body(x).exp(), by)), shape=(ROWS, WIDTH))
+    hook.close()
+    (event,) = told(session, "mixing")
+    assert (event["of"], event["whole"], event["weighs"]) == (of, True, False)
+    assert event["across"] > 1e-3
+
+
+@pytest.mark.parametrize(
+    "inside",
+    [
+        lambda net, x: scaled(net.body(x), lambda h: h.abs().max()),  # one scale of numbers of a few bits
+        lambda net, x: scaled(net.body(x), lambda h: h.amax(-1, keepdim=True)),
+        lambda net, x: to_a_range(net.body(x), -1),
+        lambda net, x: (net.body(x) - net.body(x).mean(0)) / net.body(x).std(0),
+    ],
+    ids=["one scale", "largest of each", "range of each", "statistics"],
+)
+def test_other_scales_raise_no_question(watched, inside):
+    hook, session = watched({SAMPLE})
+    train(Net(inside), shape=(ROWS, WIDTH))
+    hook.close()
+    assert told(session, "mixing") == []
 
 
 class TimeFirst(nn.Module):

@@ -79,6 +79,7 @@ constexpr std::array kExceptions = std::to_array<Exception>({
     {"FrozenAtInit", "restores_worst"},
     {"NoGradient", "backward_unused"},
     {"NoGradient", "first_step_only"},
+    {"NoGradient", "norm_of_one"},
     {"NoGradient", "softmax_of_one"},
     {"NoGradient", "unused_twin"},
     {"NonFinite", "evaluation"},

@@ -19,7 +19,7 @@ class ShuffledRows {
  public:
   /// Call at TRAIN steps.
   void OnStep(const StepView& view) {
-    if (shuffled_) return;
+    if (shuffled_ && regrouped_) return;
     std::string first;
     for (const ModelInput& input : ModelInputsOf(view)) {
       if (input.index != 0 || (!first.empty() && first != input.model)) continue;
@@ -30,13 +30,19 @@ class ShuffledRows {
   }
   /// Once true, for good.
   [[nodiscard]] bool shuffled() const noexcept { return shuffled_; }
+  /// Whether they also come in ever other company: of two rows that stood side by side, mostly one comes
+  /// again without the other. Rows that are parts of one thing (the documents of a query, the points of a
+  /// cloud) come together again, in whatever order. Once true, for good.
+  [[nodiscard]] bool regrouped() const noexcept { return shuffled_ && regrouped_; }
 
   void VisitFields(Fields& io) {
     io("rows", rows_, kMost);
     io("again", again_);
     io("elsewhere", elsewhere_);
+    io("apart", apart_);
     io("twice", twice_);
     io("shuffled", shuffled_);
+    io("regrouped", regrouped_);
   }
 
  private:
@@ -57,9 +63,9 @@ class ShuffledRows {
 
   void Take(const std::vector<std::uint64_t>& hashes) {
     if (hashes.size() < kLeastRows) return;
-    std::unordered_set<std::uint64_t> batch = {hashes[0]};
+    std::unordered_set<std::uint64_t> batch;
+    for (const std::uint64_t hash : hashes) twice_ += batch.insert(hash).second ? 0 : 1;
     for (std::size_t i = 1; i < hashes.size(); ++i) {
-      twice_ += batch.insert(hashes[i]).second ? 0 : 1;
       if (hashes[i] == hashes[i - 1]) continue;
       const auto met = rows_.find(hashes[i]);
       const Met now{hashes[i - 1], static_cast<std::int64_t>(i)};
@@ -68,15 +74,20 @@ class ShuffledRows {
         continue;
       }
       ++again_;
-      elsewhere_ += met->second.before != now.before && met->second.place != now.place ? 1 : 0;
+      if (met->second.before == now.before || met->second.place == now.place) continue;
+      ++elsewhere_;
+      apart_ += batch.contains(met->second.before) ? 0 : 1;
     }
     // A batch may be given twice in a row, and a row come to its old place by chance.
-    shuffled_ = elsewhere_ >= kAgain && 2 * elsewhere_ >= again_ && kRarely * twice_ <= again_;
+    const bool now = elsewhere_ >= kAgain && 2 * elsewhere_ >= again_ && kRarely * twice_ <= again_;
+    shuffled_ = shuffled_ || now;
+    regrouped_ = regrouped_ || (now && 4 * apart_ >= 3 * elsewhere_);
   }
 
   std::unordered_map<std::uint64_t, Met> rows_;  // by hash
   std::int64_t again_ = 0, elsewhere_ = 0, twice_ = 0;
-  bool shuffled_ = false;
+  std::int64_t apart_ = 0;  // of those elsewhere: without the row that stood in front of it
+  bool shuffled_ = false, regrouped_ = false;
 };
 
 }  // namespace luff::rules

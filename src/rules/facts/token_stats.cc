@@ -84,6 +84,7 @@ std::vector<TableInput> TableInputsOf(const StepView& view, const ModelModules& 
     input.type = tensor.module_type;
     for (const ModuleFacts& module : modules.modules()) {
       if (module.name != input.module) continue;
+      input.model = module.model;
       input.table_rows = module.Number("num_embeddings");
       input.padding = module.Number("padding_idx");
       break;

@@ -55,6 +55,7 @@ class TokenStats {
 struct TableInput {
   const query::Trial::SummaryEntry* entry = nullptr;
   std::string module;  // name of the module
+  std::string model;   // name of its model
   std::string type;    // "Embedding" or "EmbeddingBag"
   std::optional<double> table_rows, padding;
 };

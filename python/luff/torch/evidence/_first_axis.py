@@ -1,8 +1,9 @@
-"""Looks for shares and lengths along the first axis of a tensor with several: where samples lie first, they mix them.
+"""Looks for shares and lengths along the first axis of a tensor with several, or along all of its axes: where samples
+lie first, they mix them.
 
-A softmax, a division by a sum of the same numbers, or one by their length. Whether the samples lie there, the model is
-asked (`_mixing`). The graph also shows whether what was shared out along the first axis weighs values along another
-one: the weights of a sample do not add up to 1 then.
+A softmax, a division by a sum of the same numbers, by their length, or by the largest of them. Whether the samples lie
+there, the model is asked (`_mixing`). The graph also shows whether what was shared out along the first axis weighs
+values along another one: the weights of a sample do not add up to 1 then.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ _MOST = 16  # nodes that are followed
 _VIEWS = ("View", "UnsafeView", "ReshapeAlias", "Unsqueeze", "Squeeze", "Expand")
 _SAME = ("Clone", "ToCopy", "NativeDropout", "Mul", "Alias")  # each place keeps its axes
 _SUMS = ("Sum", "Mean")
+_DIVISORS = {"Sum": "sum", "LinalgVectorNorm": "norm", "Norm": "norm", "Max": "max", "Amax": "max"}
 
 
 class Shared(NamedTuple):
@@ -26,7 +28,8 @@ class Shared(NamedTuple):
 
     node: Any
     shape: list[int]
-    of: str  # "softmax"; "sum": numbers are divided by their sum; "norm": by their length
+    of: str  # "softmax"; "sum": numbers are divided by their sum; "norm": by their length; "max": by the largest
+    whole: bool = False  # along all axes
 
 
 class FirstAxisSoftmax(WaitingEvents):
@@ -73,7 +76,7 @@ def _of_softmax(node: Any) -> list[int] | None:
 
 
 def _of_division(node: Any) -> Shared | None:
-    """Reads a quotient of numbers and their sum, or their length, along the first axis."""
+    """Reads a quotient of numbers and their sum, length or largest, along the first axis or all."""
     following = [behind for behind, _ in node.next_functions]
     if len(following) != 2 or None in following:
         return None
@@ -82,18 +85,30 @@ def _of_division(node: Any) -> Shared | None:
         if operation_of(divisor) not in ("Expand", "ClampMin", "Clamp", "Add", "Unsqueeze"):
             break
         divisor = divisor.next_functions[0][0]
-    of = {"Sum": "sum", "LinalgVectorNorm": "norm", "Norm": "norm"}.get(operation_of(divisor))
-    if of is None or all(behind is not numbers for behind, _ in divisor.next_functions[:1]):
+    if operation_of(divisor) == "Sub" and operation_of(numbers) == "Sub":  # to a range of 0 to 1
+        numbers, divisor = numbers.next_functions[0][0], divisor.next_functions[0][0]
+    of = _DIVISORS.get(operation_of(divisor))
+    if of is None:
+        return None
+    own = divisor.next_functions[0][0]
+    if operation_of(own) == "Abs" and own is not numbers:
+        own = own.next_functions[0][0]
+    if own is not numbers:
         return None
     try:
         shape = [int(size) for size in node._input_metadata[0].shape]
         axes = getattr(divisor, "_saved_dim", None)
     except (RuntimeError, AttributeError, IndexError):
         return None
-    axes = [axes] if isinstance(axes, int) else axes
-    if not axes or len(axes) != 1 or _signed(axes[0]) not in (0, -len(shape)):
+    if len(shape) < 2 or shape[0] < 2:
         return None
-    return Shared(node, shape, of) if len(shape) > 1 and shape[0] > 1 else None
+    axes = [axes] if isinstance(axes, int) else axes
+    along = {_signed(axis) % len(shape) for axis in axes} if axes else {*range(len(shape))}
+    if len(along) == len(
+        shape
+    ):  # one scale for all may be meant, as of numbers that are rounded to a few bits
+        return None if of == "max" else Shared(node, shape, of, True)
+    return Shared(node, shape, of) if along == {0} else None
 
 
 def _signed(axis: Any) -> int:
@@ -105,7 +120,7 @@ def weighs_along_another(shared: Shared, users: dict[int, list[Any]]) -> bool:
     """Whether what was shared out along the first axis weighs values along another one, with no axes turned between:
     in a product of matrices along the last axis, or in a sum behind a product along any but the first.
     """
-    if shared.of == "norm":
+    if shared.of in ("norm", "max") or shared.whole:
         return False
     first, last = shared.shape[0], shared.shape[-1]
     reached, multiplied = [shared.node], {id(shared.node): False}

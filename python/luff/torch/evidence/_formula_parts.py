@@ -13,7 +13,7 @@ from luff.torch.evidence._cut_losses import is_cut_off
 from luff.torch.evidence._events import WaitingEvents
 from luff.torch.evidence._loss_edges import parts_of
 from luff.torch.evidence._loss_terms import terms_of
-from luff.torch.evidence._sampled_codes import category_divergence_grows, deviation_unlike
+from luff.torch.evidence._sampled_codes import category_divergence_grows, fault_of_samples
 from luff.torch.evidence._single_rows import row_that_counts
 from luff.torch.evidence._summed_terms import is_summed_and_spread
 from luff.torch.evidence._surrogates import fault_of_surrogate
@@ -79,8 +79,8 @@ def faults_in(edge: tuple[Any, int]) -> list[str]:
     found = []
     try:
         parts = parts_of(edge)
-        if deviation_unlike(parts):
-            found.append("deviation_unlike")
+        if fault := fault_of_samples(parts):
+            found.append(fault)
         if category_divergence_grows(parts):
             found.append("category_divergence_maximised")
         if fault := fault_of_surrogate(parts):

@@ -20,6 +20,7 @@ from luff.torch.evidence._exchanged_axes import ExchangedAxes
 from luff.torch.evidence._first_axis import FirstAxisSoftmax
 from luff.torch.evidence._fused import Fused
 from luff.torch.evidence._linear_layers import LinearLayers
+from luff.torch.evidence._norms_of_one import NormsOfOne
 from luff.torch.evidence._shared_norms import SharedNorms
 from luff.torch.evidence._single_softmax import SingleSoftmax
 
@@ -60,6 +61,8 @@ class GraphValues(WaitingEvents):
         self._worth = False  # whether the last look has found something
         self.layers = LinearLayers()
         self.single = SingleSoftmax()
+        self.of_one = NormsOfOne()
+        self.of_one.waiting = self.single.waiting  # one list fewer that each step looks at
         self.first_axis = FirstAxisSoftmax()
         self.axes = ExchangedAxes()
         self.norms = SharedNorms()
@@ -75,6 +78,7 @@ class GraphValues(WaitingEvents):
         if len(nodes) < _MAX_NODES:
             self.layers.look(nodes, users, names)
             self.single.look(nodes, names)
+            self.of_one.look(nodes, users, names)
             self.first_axis.look(nodes)
             self.axes.look(nodes, users)
             self.norms.look(nodes, names)

@@ -91,6 +91,8 @@ class Mixing(AskedOfCalls):
         weighing = [one for one in shared if weighs_along_another(one, users)]
         first = (weighing or shared)[-1]  # of the forward pass
         told = {"shape": first.shape[:8], "of": first.of, "weighs": bool(weighing)}
+        if first.whole:
+            told["whole"] = True
         self.ask(step, partial(evaluate_others, asked, rows, told), [call[0]() for call in asked])
 
 

@@ -17,6 +17,7 @@ from luff._hook import Session
 from luff.torch.capture._device import LateBytes, is_on_device
 from luff.torch.capture._memory import address_of, array_view, is_readable, read_scalar
 from luff.torch.capture._names import Names
+from luff.torch.evidence._decays import moved_alike
 from luff.torch.evidence._events import WaitingEvents
 from luff.torch.evidence._step import StepContext
 
@@ -209,6 +210,8 @@ def _compared(name: str, parameter: Any, before: Bits, after: Bits, moving: NDAr
     if parameter.dtype is torch.float32:  # the script may have rounded it
         record["bfloat16"] = not ((before | after) & 0xFFFF).any()
         record["float16"] = _are_half(after) and _are_half(before)
+        rested = ~moving & _are_finite(before, parameter.dtype) & _are_finite(after, parameter.dtype)
+        record |= moved_alike(_numbers(before[rested]), _numbers(after[rested]))
     return record
 
 
@@ -219,8 +222,12 @@ def _are_finite(bits: Bits, dtype: Any) -> NDArray[Any]:
     return finite
 
 
+def _numbers(bits: Bits) -> NDArray[Any]:
+    return np.ascontiguousarray(bits).view(np.float32)
+
+
 def _are_half(bits: Bits) -> bool:
     """Whether all numbers can be represented in float16."""
-    values = np.ascontiguousarray(bits).view(np.float32)
+    values = _numbers(bits)
     with np.errstate(all="ignore"):
         return bool((values.astype(np.float16).astype(np.float32) == values).all())

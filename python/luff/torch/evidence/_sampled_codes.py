@@ -1,13 +1,16 @@
 """Finds codes that are drawn with another deviation than that of their divergence: ``mean + noise * log_var.exp()``
-beside ``1 + log_var - mean**2 - log_var.exp()``. And divergences of categories with the wrong sign, where the code is
-drawn by Gumbel's noise.
+beside ``1 + log_var - mean**2 - log_var.exp()``; or with uniform noise beside such a divergence. And divergences of
+categories with the wrong sign, where the code is drawn by Gumbel's noise.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from luff.torch.capture._graphs import nodes_behind, operation_of
+from luff.torch.capture._memory import Array
 from luff.torch.evidence._graph_values import is_noise
 from luff.torch.evidence._loss_edges import (
     Edge,
@@ -21,21 +24,25 @@ from luff.torch.evidence._loss_edges import (
 )
 from luff.torch.evidence._loss_terms import constant_of
 
-__all__ = ["category_divergence_grows", "deviation_unlike"]
+__all__ = ["category_divergence_grows", "fault_of_samples", "is_uniform"]
 
 _WALK = 4096  # nodes behind a root among which samples are
 _CLOSE = 1e-3  # of exponents
+_FEWEST = 128  # of uniform noise
+_INTERVALS = ((0.0, 1.0), (-1.0, 1.0), (-0.5, 0.5))
+_BINS = 8
+_UNEVEN = 30  # of chi squared: one even sample in 1e4 lies above
 _SHARES = ("Softmax", "SafeSoftmax")
 
 
-def deviation_unlike(parts: list[Part]) -> bool:
-    """Returns whether a loss holds the divergence of a normal distribution, all of whose samples in its graph have the
-    same mean and another power of the deviation.
+def fault_of_samples(parts: list[Part]) -> str:
+    """Returns what is wrong with samples of a loss that holds the divergence of a normal distribution: all of those in
+    its graph that have the same mean have another power of the deviation, or uniform noise.
     """
     variances = _variances(parts)
     if not variances:
-        return False
-    found = False
+        return ""
+    found = ""
     for node in nodes_behind([part.edge[0] for part in parts], _WALK):
         if operation_of(node) != "Add" or len(inner_of(node)) != 2:
             continue
@@ -52,11 +59,33 @@ def deviation_unlike(parts: list[Part]) -> bool:
             if not known:
                 continue
             deviation = power_of(inner_of(drawn[0])[0])
-            if any(_fits(deviation, variance) for variance in known):
-                return False
             noise, _ = constant_of(drawn[0])
-            found |= noise is not None and is_noise(noise)
+            if noise is not None and is_uniform(noise):
+                found = found or "uniform_noise"
+                continue
+            if any(_fits(deviation, variance) for variance in known):
+                return ""
+            if noise is not None and is_noise(noise):
+                found = "deviation_unlike"
     return found
+
+
+def is_uniform(noise: Array) -> bool:
+    """Whether the values are spread evenly from 0 to 1, or from -1 or -0.5 to as far above 0."""
+    values = noise.reshape(-1)[:4096].astype(np.float64)
+    if values.size < _FEWEST or not bool(np.isfinite(values).all()):
+        return False
+    if len(np.unique(values)) < 0.99 * values.size:  # masks, and what was clipped
+        return False
+    least, most = float(values.min()), float(values.max())
+    for low, high in _INTERVALS:
+        reach = (high - low) * 12 / values.size  # one in 1e5 leaves more room at an end
+        if not (low <= least < low + reach and high - reach < most <= high):
+            continue
+        even = values.size / _BINS
+        counts = np.histogram(values, _BINS, (low, high))[0]
+        return bool(((counts - even) ** 2).sum() / even < _UNEVEN)
+    return False
 
 
 def _is_of(edge: Edge, variance: Power) -> bool:

@@ -13,6 +13,7 @@
 
 #include "base/format.h"
 #include "luff/profile/input.h"
+#include "rules/builtin/data/shared_out.h"
 #include "rules/facts/common_needs.h"
 #include "rules/facts/json_event.h"
 #include "rules/facts/loss_call.h"
@@ -31,7 +32,6 @@ using format::Role;
 constexpr const char* kName = "SampleMixing";
 constexpr std::size_t kMaxCauses = 64;
 constexpr std::int64_t kLastStep = 64;  // of what shapes and sums show
-constexpr double kAcross = 1e-3;        // of the outputs' spread: more than rounding
 constexpr double kPlaced = 1e-2;        // likewise
 constexpr double kOrdered = 1e-2;       // likewise
 constexpr double kMasked = 0.1;         // likewise
@@ -87,6 +87,7 @@ class SampleMixing final : public KeptRule {
     io("padded", padded_);
     io("first_axis", first_axis_);
     io("order", order_);
+    io("shared", shared_);
     io("shuffled", shuffled_);
     io("reader", reader_);
   }
@@ -177,54 +178,35 @@ class SampleMixing final : public KeptRule {
   // Rows may be the places of one sample, which may look at each other: not those of a loader's batches, nor
   // where what was shared out along one axis weighs values along another.
   void Shared(const StepView& view, Sink& sink) {
-    for (const auto& answer : view.index.json_events("mixing")) {
-      const auto of = answer->find("of");
-      const std::string shape = ShapeIn(*answer, "shape");
-      const double across = NumberIn(*answer, "across"), rows = NumberIn(*answer, "rows");
-      if (of == answer->end() || !of->is_string() || shape.empty() || !(across > kAcross)) continue;
-      const bool weighs = FlagIn(*answer, "weighs");
-      if (!weighs && !IsBatchOfALoader(view, rows)) continue;
-      if (!told_.insert("asked").second) continue;
-      const bool sum = *of == "sum", length = *of == "norm";
-      const std::string_view does = sum      ? "a division by the sum"
-                                    : length ? "a division by the length"
-                                             : "a softmax";
-      Finding finding = FindingAt(kName, "rows", view, TensorAt{format::kNoId});
-      finding.since_step = 0;
-      finding.what = "the model's outputs for a sample depend on the other samples of the batch";
-      finding.why = fmt::format(
-          "{} runs along the first axis (dim=0) of ({}), where the {:g} samples lie{}; with other samples "
-          "beside "
-          "it, outputs of the first one change by {:.2g} of their spread, in evaluation mode too",
-          does, shape, rows,
-          weighs
-              ? ", and what it shares out weighs values along another axis, where the weights of a sample do "
-                "not add up to 1"
-              : "",
-          across);
-      finding.remedy =
-          length
-              ? "give it the axis of a sample's numbers (dim=-1): F.normalize(x, dim=-1), x / x.norm(dim=-1, "
-                "keepdim=True)"
-          : sum ? "divide by the sum over the values that are to be weighed: x / x.sum(-1, keepdim=True)"
-                : fmt::format("give the softmax the axis whose values it is to weigh (dim={})",
-                              EndsInOne(*answer) ? "1 for weights of (batch, places, 1)"
-                                                 : "-1 for attention over places");
-      finding.causes = {fmt::format("dim=0 in {}", sum      ? "the sum that numbers are divided by"
-                                                   : length ? "normalize or norm"
-                                                            : "softmax"),
-                        "inputs whose batch was taken for another axis"};
-      finding.evidence = {{"change", across}, {"itself", NumberIn(*answer, "itself")}, {"rows", rows}};
-      finding.threshold = fmt::format(
-          "a fact of the graph, and more than {:g} of the outputs' spread, asked of the model itself (Luff)",
-          kAcross);
-      sink.Report(std::move(finding));
-    }
-  }
-
-  static bool EndsInOne(const nlohmann::json& answer) {
-    const nlohmann::json& shape = ListIn(answer, "shape");
-    return shape.size() > 2 && shape.back() == 1;
+    if (told_.contains("asked")) return;
+    for (const auto& answer : view.index.json_events("mixing")) shared_.Read(*answer);
+    if (shared_.of.empty()) return;
+    shuffled_.OnStep(view);
+    const bool loader = IsBatchOfALoader(view, shared_.rows);
+    if (!shared_.weighs && !loader && !shuffled_.regrouped()) return;
+    told_.insert("asked");
+    Finding finding = FindingAt(kName, "rows", view, TensorAt{format::kNoId});
+    finding.since_step = 0;
+    finding.what = "the model's outputs for a sample depend on the other samples of the batch";
+    finding.why = fmt::format(
+        "{} runs along {} ({}), where the {:g} samples lie{}; with other samples beside it, outputs of the "
+        "first one change by {:.2g} of their spread, in evaluation mode too",
+        shared_.Does(), shared_.whole ? "all axes of" : "the first axis (dim=0) of", shared_.shape,
+        shared_.rows,
+        shared_.weighs
+            ? ", and what it shares out weighs values along another axis, where the weights of a sample do "
+              "not add up to 1"
+        : loader ? ""
+                 : ", which the training gives again in other places and in other company",
+        shared_.across);
+    finding.remedy = shared_.Remedy();
+    finding.causes = {fmt::format("{} in {}", shared_.whole ? "no dim" : "dim=0", shared_.Call()),
+                      "inputs whose batch was taken for another axis"};
+    finding.evidence = {{"change", shared_.across}, {"itself", shared_.itself}, {"rows", shared_.rows}};
+    finding.threshold = fmt::format(
+        "a fact of the graph, and more than {:g} of the outputs' spread, asked of the model itself (Luff)",
+        kAcross);
+    sink.Report(std::move(finding));
   }
 
   // Whether a loader makes batches of so many samples. Which one trains is known at the end of an epoch only.
@@ -400,17 +382,6 @@ class SampleMixing final : public KeptRule {
     }
   }
 
-  // The sizes of a shape of at most 8 axes, as "2, 32, 16"; "" if there is none.
-  static std::string ShapeIn(const nlohmann::json& event, const char* name) {
-    const nlohmann::json& list = ListIn(event, name);
-    std::vector<std::int64_t> sizes;
-    for (const nlohmann::json& size : list) {
-      if (!size.is_number_integer() || sizes.size() >= 8) return "";
-      sizes.push_back(size.get<std::int64_t>());
-    }
-    return fmt::format("{}", fmt::join(sizes, ", "));
-  }
-
   // Reports a module whose time axis is as long as the target has rows, while no axis of the target fits the
   // module's batch axis: it runs over the samples.
   void Recurrence(const StepView& view, const query::Trial::SummaryEntry& entry,
@@ -577,6 +548,7 @@ class SampleMixing final : public KeptRule {
 
   const Limits limits_;
   Order order_;
+  SharedOut shared_;
   ShuffledRows shuffled_;
   LossReader reader_;
   ModelModules modules_;
@@ -593,8 +565,8 @@ class SampleMixing final : public KeptRule {
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<SampleMixing>(kName, kParams);
   // 2: cause "reshape"; 3: "padding"; 4: "place"; 5: "axes"; 6, 7: softmax along the batch; 8: "order",
-  // "mask"
-  spec.version = 8;
+  // "mask"; 9: shares among rows that the training shuffles
+  spec.version = 9;
   spec.summary =
       "outputs that depend on the other samples of the batch or on a sample's place in it, or axes that a "
       "reshape has mixed";

@@ -1,4 +1,9 @@
+#include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -151,12 +156,53 @@ TEST(SampleMixing, WhatIsSharedOutAmongSamples_IsToldOfAnyModel_IfTheModelSaysSo
   EXPECT_TRUE(asked(R"("softmax")", false, "0.5").empty());
   EXPECT_TRUE(asked(R"("softmax")", false, "0.5", "32").empty());
   EXPECT_EQ(asked(R"("softmax")", false, "0.5", "64").size(), 1U);
+  EXPECT_NE(asked(R"("max")", false, "0.5", "64")[0].why.find("a division by the largest value"),
+            std::string::npos);
+  const auto whole = asked(R"("sum", "whole": true)", false, "0.5", "64");
+  ASSERT_EQ(whole.size(), 1U);
+  EXPECT_NE(whole[0].why.find("all axes of"), std::string::npos);
   const auto length = asked(R"("norm")", false, "0.5", "64");
   ASSERT_EQ(length.size(), 1U);
   EXPECT_NE(length[0].remedy.find("F.normalize(x, dim=-1)"), std::string::npos);
   EXPECT_TRUE(asked(R"("softmax")", true, "1e-6").empty());  // along the places of each sample
   EXPECT_TRUE(asked("7", true, "0.5").empty());
   EXPECT_TRUE(asked(R"("softmax")", true, "null").empty());
+}
+
+// No loader is there: rows that the training itself gives again in other company are samples.
+TEST(SampleMixing, SharesAmongRowsThatTheTrainingRegroups_AreTold) {
+  enum class Rows { kSamples, kOfOneThing, kInOrder, kNew };
+  const auto told = [](Rows rows) {
+    FakeTrial trial;
+    trial.Define("sample/Net_input_0", Role::kSample, "Net");
+    std::mt19937 noise(3);
+    constexpr int kBatch = 8, kAll = 64;
+    std::vector<int> order(kAll);
+    std::iota(order.begin(), order.end(), 0);
+    for (int step = 0; step < 64; ++step) {
+      const int at = step % (kAll / kBatch) * kBatch;
+      if (at == 0 && rows == Rows::kSamples) std::shuffle(order.begin(), order.end(), noise);
+      if (rows == Rows::kOfOneThing) std::shuffle(order.begin() + at, order.begin() + at + kBatch, noise);
+      std::vector<double> values;
+      for (int i = 0; i < kBatch; ++i) {
+        const int row = rows == Rows::kNew ? step * kBatch + i : order[static_cast<std::size_t>(at + i)];
+        values.insert(values.end(), {row * 1.0, row * 0.5 + 1});
+      }
+      trial.Step().Loss(2).Sample("sample/Net_input_0", {kBatch, 2}, values);
+      if (step == 3)
+        trial.EventJson(R"({"kind": "mixing", "step": 2, "rows": 8, "shape": [8, 16, 4], "of": "softmax",
+          "weighs": false, "itself": 0.3, "across": 0.01})");
+    }
+    return testing::FindingsOf(trial, "SampleMixing", ParameterSet::kLuff);
+  };
+  const auto found = told(Rows::kSamples);
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found[0].cause, "rows");
+  EXPECT_EQ(found[0].severity, Severity::kWarn);
+  EXPECT_NE(found[0].why.find("in other company"), std::string::npos);
+  EXPECT_TRUE(told(Rows::kOfOneThing).empty());  // the documents of a query, in any order
+  EXPECT_TRUE(told(Rows::kInOrder).empty());
+  EXPECT_TRUE(told(Rows::kNew).empty());
 }
 
 TEST(SampleMixing, AReshapeThatMovesTheBatch_IsTold_IfTheModelSaysSo) {

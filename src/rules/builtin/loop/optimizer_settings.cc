@@ -6,7 +6,10 @@
 #include <string>
 #include <string_view>
 
+#include <nlohmann/json.hpp>
+
 #include "base/format.h"
+#include "rules/facts/json_event.h"
 #include "rules/facts/loss_tracker.h"
 #include "rules/facts/model_facts.h"
 #include "rules/facts/step_memo.h"
@@ -78,6 +81,7 @@ class OptimizerSettings final : public KeptRule {
   void OnStep(const StepView& view, Sink& sink) override {
     if (view.rows.info.mode != query::Mode::kTrain || view.rows.info.superseded) return;
     tracker_.OnStep(view);
+    for (const auto& event : view.index.json_events("rounding")) Decays(view, *event, sink);
     if (view.index.events(format::EventKind::kOptimizerStep).empty()) return;
     for (const auto& [name, now] : SettingsOf(view)) {
       if (groups_.size() >= kMaxGroups && !groups_.contains(name)) continue;
@@ -98,6 +102,7 @@ class OptimizerSettings final : public KeptRule {
     io("groups", groups_, kMaxGroups);
     io("losses", tracker_);
     io("updates", updates_);
+    io("decays", decays_, kMaxGroups);
   }
 
  private:
@@ -149,6 +154,80 @@ class OptimizerSettings final : public KeptRule {
     }
     return found;
   }
+
+  // What an optimizer does to weights without a gradient, at one look after another: it takes the same number
+  // off all of them, or makes them grow. By its rate, since that may follow a schedule.
+  struct Decay {
+    double shift = 0, growth = 0;
+    bool told = false;
+    void VisitFields(Fields& io) {
+      io("shift", shift);
+      io("growth", growth);
+      io("told", told);
+    }
+  };
+
+  void Decays(const StepView& view, const nlohmann::json& event, Sink& sink) {
+    const double number = NumberIn(event, "optimizer"), lr = NumberIn(event, "lr");
+    if (!(number >= 0) || number >= static_cast<double>(kMaxGroups)) return;
+    Decay& last = decays_[static_cast<std::int64_t>(number)];
+    const double rate = lr > 0 ? lr : 1;
+    double shift = 0, growth = 0;
+    std::string name;
+    for (const nlohmann::json& parameter : ListIn(event, "parameters")) {
+      if (!parameter.is_object()) continue;
+      const auto named = parameter.find("name");
+      const double by = NumberIn(parameter, "shift"), grown = NumberIn(parameter, "growth");
+      if (!(std::abs(by) > 0) && !(grown > 0)) continue;
+      shift = std::abs(by) > 0 ? by / rate : 0, growth = grown > 0 ? grown / rate : 0;
+      if (named != parameter.end() && named->is_string()) name = named->get<std::string>();
+      break;
+    }
+    const bool shifts = shift != 0 && IsNear(shift, last.shift);
+    const bool grows = shift == 0 && growth > 0 && IsNear(growth, last.growth);
+    last.shift = shift, last.growth = growth;
+    if (last.told || (!shifts && !grows)) return;
+    last.told = true;
+    Finding finding =
+        FindingAt(kName, shifts ? "constant_decay" : "growing_decay", view, TensorAt{format::kNoId});
+    finding.tensor = name;
+    finding.since_step = 0;
+    const std::string of = name.empty() ? std::string("weights") : "weights of " + name;
+    if (shifts) {
+      finding.what =
+          fmt::format("{} whose gradient is zero all move by {:g} in each update", of, shift * rate);
+      finding.why =
+          "without a gradient there is only the decay, which is to be a share of the weight: this one is the "
+          "same number for weights above and below zero, however large they are, so that all of them drift "
+          "to "
+          "one side";
+      finding.remedy =
+          "let the decay multiply the weight: p.mul_(1 - lr * weight_decay), or grad.add(p, "
+          "alpha=weight_decay) "
+          "in the place of add(weight_decay)";
+      finding.causes = {"a decay without the weight: add_(weight_decay, alpha=-lr)"};
+      finding.evidence = {{"move", shift * rate}, {"learning_rate", lr}};
+    } else {
+      finding.what =
+          fmt::format("{} whose gradient is zero grow by a share of {:g} in each update", of, growth * rate);
+      finding.why =
+          "without a gradient there is only the decay, which is to make weights smaller: this one drives "
+          "them "
+          "away from zero, ever faster";
+      finding.remedy =
+          "turn the sign of the decay round: p.mul_(1 - lr * weight_decay), grad + weight_decay * p; of a "
+          "negative weight_decay, or a negative rate, the sign";
+      finding.causes = {"a plus in the place of a minus in an optimizer of one's own",
+                        "a negative weight_decay or learning rate"};
+      finding.evidence = {{"growth", growth * rate}, {"learning_rate", lr}};
+    }
+    finding.threshold =
+        "a fact of the weights without a gradient, to rounding, by the same part of the rate in two looks "
+        "(Luff)";
+    sink.Report(std::move(finding));
+  }
+
+  static bool IsNear(double now, double before) { return std::abs(now - before) <= 0.02 * std::abs(now); }
 
   void Betas(const StepView& view, const Now& now, Group* group, Sink& sink) const {
     const std::int64_t step = view.rows.info.mode_step;
@@ -311,18 +390,19 @@ class OptimizerSettings final : public KeptRule {
 
   const Limits limits_;
   LossTracker tracker_;
-  std::int64_t updates_ = 0;             // until settings that are not read are looked for
-  std::map<std::string, Group> groups_;  // by optimizer and group
+  std::int64_t updates_ = 0;              // until settings that are not read are looked for
+  std::map<std::string, Group> groups_;   // by optimizer and group
+  std::map<std::int64_t, Decay> decays_;  // by optimizer
 };
 
 }  // namespace
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<OptimizerSettings>(kName, kParams);
-  spec.version = 2;  // "exchanged", "unread"
+  spec.version = 3;  // 2: "exchanged", "unread"; 3: "constant_decay", "growing_decay"
   spec.summary =
       "settings of an optimizer that cannot be meant, or that it does not read: exchanged betas, a momentum "
-      "next to 1";
+      "next to 1, a decay that is no share of the weight";
   return spec;
 }
 

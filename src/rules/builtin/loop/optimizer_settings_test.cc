@@ -45,6 +45,39 @@ TEST(OptimizerSettings, BetasInTheWrongOrder_AreTold) {
   EXPECT_EQ(Adam("NAdam_1", Always(0.99, 0.9)).size(), 1U);
 }
 
+TEST(OptimizerSettings, ADecayThatIsNoShareOfTheWeight_IsTold) {
+  // One look after another; a look without such weights is "".
+  const auto told = [](const std::vector<std::string>& looks, const std::vector<double>& rates = {}) {
+    FakeTrial trial;
+    for (std::size_t step = 0; step < looks.size(); ++step) {
+      trial.Step().Loss(2).Event(EventKind::kOptimizerStep, 0);
+      const double lr = rates.empty() ? 0.05 : rates[step];
+      trial.EventJson(R"({"kind": "rounding", "optimizer": 0, "lr": )" + std::to_string(lr) +
+                      R"(, "parameters": [{"name": "0.bias"}, {"name": "0.weight")" + looks[step] + "}]}");
+    }
+    return testing::FindingsOf(trial, "OptimizerSettings", ParameterSet::kLuff);
+  };
+  const std::string shift = R"(, "shift": -5e-4)", growth = R"(, "growth": 5e-4)";
+  const auto shifts = told({shift, shift, shift, shift});
+  ASSERT_EQ(shifts.size(), 1U);
+  EXPECT_EQ(shifts[0].cause, "constant_decay");
+  EXPECT_EQ(shifts[0].severity, Severity::kWarn);
+  EXPECT_EQ(shifts[0].tensor, "0.weight");
+  EXPECT_EQ(shifts[0].step, 1);
+  const auto grows = told({"", growth, growth});
+  ASSERT_EQ(grows.size(), 1U);
+  EXPECT_EQ(grows[0].cause, "growing_decay");
+  EXPECT_NE(grows[0].remedy.find("sign"), std::string::npos);
+  // It follows the rate of a schedule, and not what else moves weights.
+  EXPECT_EQ(told({shift, R"(, "shift": -1e-3)"}, {0.05, 0.1}).size(), 1U);
+  EXPECT_TRUE(told({shift, R"(, "shift": -1e-3)"}).empty());
+  EXPECT_TRUE(told({shift, "", shift, ""}).empty());
+  EXPECT_TRUE(told({shift}).empty());
+  EXPECT_TRUE(told({shift, growth, shift, growth}).empty());
+  EXPECT_TRUE(told({R"(, "growth": -5e-4)", R"(, "growth": -5e-4)"}).empty());
+  EXPECT_TRUE(told({R"(, "shift": "x")", R"(, "shift": null)"}).empty());
+}
+
 TEST(OptimizerSettings, BetasThatAreMeant_AreSilent) {
   for (const auto& [beta1, beta2] : std::vector<std::pair<double, double>>{{0.9, 0.999},
                                                                            {0.5, 0.9},

@@ -21,6 +21,13 @@ inline constexpr std::array kParts = std::to_array<FaultyPart>({
      "let both name one distribution: if the divergence has log_var and log_var.exp(), draw with "
      "(0.5 * log_var).exp(); if it has 2 * log_std and (2 * log_std).exp(), with log_std.exp()",
      "the variance, or its logarithm, in the place of the deviation"},
+    {"uniform_noise",
+     "codes are drawn with uniform noise, and their divergence is that of a normal distribution",
+     "a code is mean + deviation * noise with noise evenly spread over an interval, while the loss holds the "
+     "same mean and deviation to N(0, 1): decoders see codes that no sample of N(0, 1) looks like, all on "
+     "one "
+     "side of the mean where the interval begins at 0",
+     "draw the noise by torch.randn_like(std)", "rand or rand_like in the place of randn or randn_like"},
     {"category_divergence_maximised", "the training makes the divergence of its categories large",
      "the loss holds -q * (log q - log p), summed, for the shares q from which a code is drawn by Gumbel's "
      "noise: minus the divergence from p",

@@ -142,9 +142,9 @@ TEST(LossFormula, AGeneratorThatHelpsItsCritic_IsToldOnce) {
 // A fact of a part stands whatever else is trained: by adversaries, with other losses, before other phases.
 TEST(LossFormula, APart_IsToldAtOnceAndOnce) {
   for (const char* fault :
-       {"deviation_unlike", "category_divergence_maximised", "means_compared", "surrogate_upside_down",
-        "ratio_without_exp", "gain_clipped", "clip_without_gain", "clip_around_zero", "values_smaller",
-        "signed_error", "summed_and_spread", "loss_cut_off", "one_row_counts"}) {
+       {"deviation_unlike", "uniform_noise", "category_divergence_maximised", "means_compared",
+        "surrogate_upside_down", "ratio_without_exp", "gain_clipped", "clip_without_gain", "clip_around_zero",
+        "values_smaller", "signed_error", "summed_and_spread", "loss_cut_off", "one_row_counts"}) {
     FakeTrial trial;
     for (int step = 0; step < 40; ++step) {
       trial.Step().Loss(2).Event(EventKind::kOptimizerStep, static_cast<std::uint32_t>(step % 2));

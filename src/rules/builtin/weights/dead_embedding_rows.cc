@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/format.h"
+#include "rules/builtin/weights/conditions.h"
 #include "rules/facts/common_needs.h"
 #include "rules/facts/cut_ids.h"
 #include "rules/facts/table_columns.h"
@@ -39,6 +40,8 @@ class DeadEmbeddingRows final : public KeptRule {
     const std::vector<Tables::Batch> batches = tables_.OnStep(view, 1);
     columns_.Add(view, batches);
     if (!batches.empty()) OtherColumn(view, sink);
+    for (const Tables::Batch& batch : batches) conditions_.Add(batch);
+    if (!batches.empty()) OneCondition(view, batches, sink);
     for (const Tables::Batch& batch : batches) {
       if (told_.contains(batch.input.module) || *batch.input.table_rows < limits_.table_rows) continue;
       TokenStats* stats = tables_.StatsOf(batch);
@@ -52,6 +55,7 @@ class DeadEmbeddingRows final : public KeptRule {
     io("tables", tables_);
     io("columns", columns_);
     io("cut", cut_);
+    io("conditions", conditions_);
   }
 
  private:
@@ -101,6 +105,33 @@ class DeadEmbeddingRows final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
+  // Reports a table that is asked for one id only, while another model's table of as many rows gets all.
+  void OneCondition(const StepView& view, const std::vector<Tables::Batch>& batches, Sink& sink) {
+    for (const Tables::Batch& batch : batches) {
+      const std::string& module = batch.input.module;
+      const auto twin = conditions_.TwinOf(module, limits_.tokens_per_row);
+      if (!twin || !told_.insert("condition\n" + module).second) continue;
+      Finding finding = FindingAt(kName, "one_condition", view, *batch.input.entry);
+      finding.since_step = 0;
+      finding.what = fmt::format("{} of {} gets the id {} and no other", module, batch.input.model, twin->id);
+      finding.why = fmt::format(
+          "in all {} captured batches it is asked for one of its {:.0f} rows, while {}, of as many rows in "
+          "another model of the training, has got {} of them: what {} learns is for one condition, and its "
+          "other rows stay as they were drawn",
+          twin->batches, twin->rows, twin->other, twin->used, batch.input.model);
+      finding.remedy =
+          "draw the condition for each sample of each step (torch.randint(classes, (n,))), or hand on the "
+          "labels of the batch";
+      finding.causes = {"an id that was fixed to look at one class, and is still there",
+                        "torch.full or zeros in the place of torch.randint"};
+      finding.evidence = {{"id", twin->id}, {"rows", twin->rows}, {"used_by_other", twin->used}};
+      finding.threshold = fmt::format(
+          "a fact of all captured batches, {} at least, {:g} ids for each row of the table (Luff)",
+          Conditions::kBatches, limits_.tokens_per_row);
+      sink.Report(std::move(finding));
+    }
+  }
+
   void Judge(const StepView& view, const TableInput& input, const TokenStats& stats, Sink& sink) {
     const double rows = *input.table_rows;
     const double used = static_cast<double>(stats.used()) / rows;
@@ -138,13 +169,14 @@ class DeadEmbeddingRows final : public KeptRule {
   Tables tables_;
   TableColumns columns_;
   CutIds cut_;
+  Conditions conditions_;
 };
 
 }  // namespace
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<DeadEmbeddingRows>(kName, kParams);
-  spec.version = 3;  // 2: "other_column"; 3: "cut_ids"
+  spec.version = 4;  // 2: "other_column"; 3: "cut_ids"; 4: "one_condition"
   spec.summary =
       "an embedding table whose rows are hardly used: one id takes their place, or other ids are looked up, "
       "or "

@@ -168,5 +168,57 @@ TEST(DeadEmbeddingRows, ColumnsThatAreReadOtherwise_TwoTablesForOne_AndRoomToGro
   EXPECT_TRUE(OfColumns({.tables = {30}, .reads = {0}}).empty());  // nothing is looked up twice
 }
 
+// Two models with a table of classes each, 12 captured batches of 16 ids.
+std::vector<Finding> Classes(const std::function<int(std::mt19937&, int)>& one,
+                             const std::function<int(std::mt19937&, int)>& other,
+                             const std::string& model = "Critic", int rows = 10) {
+  const auto table = [](int size) {
+    return R"([{"path": "emb", "name": "NAME", "type": "Embedding", "settings": {"num_embeddings": )" +
+           std::to_string(size) + "}}]";
+  };
+  const auto named = [](std::string text, const std::string& name) {
+    return text.replace(text.find("NAME"), 4, name);
+  };
+  FakeTrial trial;
+  const std::string first = named(table(10), "Generator_emb"), second = named(table(rows), "Critic_emb");
+  trial.SetDocument("model", model == "Critic"
+                                 ? R"({"models": [{"name": "Generator", "modules": )" + first +
+                                       R"(}, {"name": "Critic", "modules": )" + second + "}]}"
+                                 : R"({"models": [{"name": "Generator", "modules": )" +
+                                       first.substr(0, first.size() - 1) + ", " + second.substr(1) + "}]}");
+  trial.Define("Generator_emb_input_0", Role::kInput, "Embedding");
+  trial.Define("Critic_emb_input_0", Role::kInput, "Embedding");
+  std::mt19937 noise(4);
+  for (int step = 0; step < 12; ++step) {
+    std::vector<double> mine, others;
+    for (int i = 0; i < 16; ++i) {
+      mine.push_back(one(noise, step));
+      others.push_back(other(noise, step));
+    }
+    trial.Step()
+        .Loss(1)
+        .Sample("Generator_emb_input_0", {16}, mine, DType::kInt64)
+        .Sample("Critic_emb_input_0", {16}, others, DType::kInt64);
+  }
+  return testing::FindingsOf(trial, "DeadEmbeddingRows", ParameterSet::kLuff);
+}
+
+TEST(DeadEmbeddingRows, OneConditionBesideATwinThatGetsAll_IsTold) {
+  const auto six = [](std::mt19937&, int) { return 6; };
+  const auto any = [](std::mt19937& noise, int) { return static_cast<int>(noise() % 10); };
+  const auto found = Classes(six, any);
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found[0].cause, "one_condition");
+  EXPECT_EQ(found[0].tensor, "Generator_emb_input_0");
+  EXPECT_EQ(found[0].severity, Severity::kWarn);
+  EXPECT_TRUE(Classes(any, any).empty());
+  EXPECT_TRUE(Classes(six, six).empty());                // a training of one class
+  EXPECT_TRUE(Classes(six, any, "").empty());            // two languages of one model
+  EXPECT_TRUE(Classes(six, any, "Critic", 12).empty());  // another set of ids
+  // One class for each batch.
+  EXPECT_TRUE(Classes([](std::mt19937&, int step) { return step % 10; }, any).empty());
+  EXPECT_TRUE(Classes(six, [](std::mt19937& noise, int) { return static_cast<int>(noise() % 3); }).empty());
+}
+
 }  // namespace
 }  // namespace luff::rules::dead_embedding_rows_test

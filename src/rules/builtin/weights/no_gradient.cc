@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/format.h"
+#include "rules/builtin/weights/norm_of_one.h"
 #include "rules/facts/json_event.h"
 #include "rules/facts/loss_input.h"
 #include "rules/facts/model_facts.h"
@@ -51,6 +52,11 @@ class NoGradient final : public KeptRule {
     makers_.OnStep(view);
     for (const auto& event : view.index.json_events("softmax_of_one"))
       TakeNames(*event, kMostSingles, singles_);
+    for (const auto& event : view.index.json_events("norm_of_one")) {
+      TakeNames(*event, kMostSingles, alone_);
+      const auto of = event->find("of");
+      alone_of_ = of != event->end() && of->is_string() ? of->get<std::string>().substr(0, 16) : "";
+    }
     for (const auto& event : view.index.json_events("graphless_term")) TakeTerm(*event);
     for (const auto& entry : view.rows.forms) {
       const query::TensorInfo& tensor = view.trial.tensor(entry.tensor);
@@ -105,6 +111,8 @@ class NoGradient final : public KeptRule {
     io("open", open_);
     io("makers", makers_);
     io("singles", singles_, kMostSingles);
+    io("alone", alone_, kMostSingles);
+    io("alone_of", alone_of_, kLongest);
     io("twins", twins_);
     io("of_term", of_term_, kMostOfTerm);
     io("term", term_, kLongest);
@@ -223,6 +231,7 @@ class NoGradient final : public KeptRule {
     }
     JudgeZero(view, zero, held, first, sink);
     JudgeSingle(view, facts, sink);
+    JudgeAlone(view, facts, sink);
     JudgeTwins(view, facts, none, sink);
     JudgeRecurrent(view, recurrent, sink);
   }
@@ -280,15 +289,40 @@ class NoGradient final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
-  // Layers over whose only output a softmax is taken: it is 1 for whatever input.
-  void JudgeSingle(const StepView& view, const ModelFacts& facts, Sink& sink) {
+  // Those of an optimizer that has updated them often enough.
+  [[nodiscard]] std::vector<std::string> Updated(const ModelFacts& facts,
+                                                 const std::vector<std::string>& all) const {
     std::vector<std::string> names;
-    for (const std::string& name : singles_) {
+    for (const std::string& name : all) {
       const ParameterFacts* parameter = facts.Find(name);
       const auto number = parameter == nullptr ? std::nullopt : facts.OptimizerNumber(parameter->optimizer);
       if (number && *number < optimizers_.size() && optimizers_[*number].updates >= limits_.fast)
         names.push_back(name);
     }
+    return names;
+  }
+
+  // Parameters whose every way to the loss leads through a number that is normalised alone.
+  void JudgeAlone(const StepView& view, const ModelFacts& facts, Sink& sink) {
+    const std::vector<std::string> names = Updated(facts, alone_);
+    if (names.empty()) return Heal("norm_of_one", view, sink);
+    Finding finding = Found(view, "norm_of_one", names, false);
+    finding.threshold =
+        fmt::format("a fact of the graph, in 3 looks in a row, {} updates (Luff)", limits_.fast);
+    const OfOne& how = HowAlone(alone_of_);
+    finding.what = fmt::format("{} has no say in the loss: {}", finding.tensor, how.what);
+    finding.why = fmt::format(
+        "{} parameter{} reach{} the loss through that number only, which is the same whatever {} compute{}",
+        names.size(), names.size() == 1 ? "" : "s", names.size() == 1 ? "es" : "",
+        names.size() == 1 ? "it" : "they", names.size() == 1 ? "s" : "");
+    finding.remedy = how.remedy;
+    finding.causes = {how.cause};
+    sink.Report(std::move(finding));
+  }
+
+  // Layers over whose only output a softmax is taken: it is 1 for whatever input.
+  void JudgeSingle(const StepView& view, const ModelFacts& facts, Sink& sink) {
+    const std::vector<std::string> names = Updated(facts, singles_);
     if (names.empty()) return Heal("softmax_of_one", view, sink);
     Finding finding = Found(view, "softmax_of_one", names, false);
     finding.threshold = fmt::format("a fact of the graph, {} updates (Luff)", limits_.fast);
@@ -572,6 +606,8 @@ class NoGradient final : public KeptRule {
   std::map<std::string, std::string> open_;  // cause -> tensor
   LossInputMakers makers_;
   static constexpr std::size_t kMostSingles = 16, kMostOfTerm = 64, kLongest = 512;
+  std::vector<std::string> alone_;    // parameters behind numbers that are normalised alone
+  std::string alone_of_;              // how: as norm_of_one.h has it
   std::vector<std::string> singles_;  // weights of layers of one output that a softmax gets
   std::vector<std::string> of_term_;  // parameters whose loss is a term without a graph
   std::string term_;                  // that loss
