@@ -38,6 +38,8 @@ MEANT = (
     "one_fold",
     "goes_on_with_an_iterator",
     "learns_one_batch",
+    "learns_one_batch_and_looks_once",
+    "a_helper_draws_a_batch",
     "ends_on_a_condition",
     "looks_at_one_batch_first",
     "draws_a_batch",

@@ -307,7 +307,8 @@ def breaks_with_a_loader():
             if number % 100 == 0:
                 print(k, loss)
             break
-    evaluate(model)
+        if k % 2:
+            evaluate(model)
 
 
 def returns_inside():
@@ -333,7 +334,7 @@ def breaks_in_order():
         for first in range(0, len(X), 32):
             update(model, optimizer, X[first : first + 32], Y[first : first + 32])
             break
-    evaluate(model)
+        evaluate(model)
 
 
 # Likewise, on purpose -------------------------------------------------------------
@@ -374,6 +375,30 @@ def learns_one_batch():
         for x, y in loader(shuffle=False):
             update(model, optimizer, x, y)
             break
+
+
+def learns_one_batch_and_looks_once():
+    model = net()
+    optimizer = adam(model, 5e-3)
+    for _ in range(100):
+        for x, y in loader(shuffle=False):
+            update(model, optimizer, x, y)
+            break
+    evaluate(model)
+
+
+def a_helper_draws_a_batch():
+    model = net()
+    optimizer = adam(model)
+
+    def learn():
+        for x, y in loader():
+            return update(model, optimizer, x, y)
+
+    for k in range(60):
+        learn()
+        if k % 20 == 19:
+            evaluate(model)
 
 
 def ends_on_a_condition():

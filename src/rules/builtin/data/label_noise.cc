@@ -449,12 +449,10 @@ class LabelNoise final : public KeptRule {
         passes_.of_fewer_rows_than(Dependence::kMostRows))
       return;
     const bool paired = std::any_of(dependences_.begin(), dependences_.end(), [&](const auto& one) {
-      return one.second.rows() >= static_cast<double>(limits_.unrelated_rows) &&
-             one.second.z() > kTells * limits_.unrelated;
+      return one.second.z() > kTells * limits_.unrelated;
     });
     for (const auto& [name, dependence] : dependences_) {
-      // Beside other targets of the same rows that go with the inputs, numbers that do not are noise by their
-      // nature, as results of games beside moves.
+      // Noise by its nature, beside other targets that go with the inputs: results of games beside moves.
       if (paired && numbers_.contains(name)) continue;
       // What is learnt from its own estimate depends on what was done, which is no input. Classes are no such
       // values.

@@ -26,7 +26,8 @@ constexpr std::size_t kMaxTensors = 64;    // compared per pair of replicas
 constexpr std::size_t kLongestName = 1 << 12;
 constexpr std::size_t kMaxReplicas = 256;  // workers, or models in one process
 constexpr std::int64_t kFirstCaptures = 4;
-constexpr std::int64_t kLocal = 32;  // times as many updates without a wrapper, whose gradients need not be averaged
+// Times as many updates without a wrapper that averages gradients: processes may average weights.
+constexpr std::int64_t kLocal = 32;
 
 struct Limits {
   std::int64_t updates;
