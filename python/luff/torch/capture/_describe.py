@@ -248,7 +248,12 @@ def describe(
 def _shape(tensor: Any) -> list[int] | None:
     try:
         return [int(size) for size in tensor.shape]
-    except (AttributeError, TypeError, ValueError, RuntimeError):  # the last of a lazy one that has no values yet
+    except (
+        AttributeError,
+        TypeError,
+        ValueError,
+        RuntimeError,
+    ):  # the last of a lazy one that has no values yet
         return None
 
 

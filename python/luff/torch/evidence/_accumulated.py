@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections import deque
-from types import FrameType, FunctionType
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 from zlib import crc32
 
@@ -173,8 +173,15 @@ def _reads_gradients(frame: FrameType | None) -> bool:
         if library or not isinstance(name, str) or name.partition(".")[0] in ("luff", "torch"):
             frame = frame.f_back
             continue
-        beside = [one for one in list(frame.f_globals.values())[:_FUNCTIONS] if type(one) is FunctionType]
-        return any("grad" in code.co_names for code in (frame.f_code, *(one.__code__ for one in beside)))
+        codes = [frame.f_code]
+        for one in list(frame.f_globals.values())[:_FUNCTIONS]:
+            own = vars(one).values() if isinstance(one, type) else (one,)
+            codes += [each.__code__ for each in own if type(each) is FunctionType and each.__module__ == name]
+        for code in codes:  # grows during the loop
+            if "grad" in code.co_names:
+                return True
+            codes += [inner for inner in code.co_consts if type(inner) is CodeType]
+        return False
     return False
 
 
