@@ -41,13 +41,13 @@ def test_replicas_that_are_kept_equal_are_silent(luff: Luff, tmp_path: Path) -> 
 
 
 def test_processes_that_average_their_weights_rarely_are_silent(luff: Luff, tmp_path: Path) -> None:
-    code, err, findings = _two_ranks(luff, tmp_path / "run", "--local", "40", "--steps", "120")
+    code, err, findings = _two_ranks(luff, tmp_path / "run", "--average-every", "40", "--steps", "120")
     assert code == 0, err
     assert not [finding for finding in findings if finding["rule"] == "ReplicaDivergence"]
 
 
 def test_processes_that_nothing_ever_averages_are_found_at_the_end(luff: Luff, tmp_path: Path) -> None:
-    code, err, findings = _two_ranks(luff, tmp_path / "run", "--local", "-1", "--steps", "80")
+    code, err, findings = _two_ranks(luff, tmp_path / "run", "--average-every", "-1", "--steps", "80")
     assert code == 0, err
     [found] = [finding for finding in findings if finding["rule"] == "ReplicaDivergence"]
     assert (found["cause"], found["severity"]) == ("diverged", "warn")

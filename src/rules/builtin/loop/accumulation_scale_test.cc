@@ -67,13 +67,14 @@ std::vector<Finding> Told(const Story& story) {
       double loss = 0;
       for (std::size_t i = 0; i < 4; ++i) loss += (output[i] - target[i]) * (output[i] - target[i]);
       if (!story.sum) loss /= 4;
+      if (!story.same_batch) ++batch;
       trial.Step(query::Mode::kTrain, -1, window)
           .Sample("sample/MSELoss_input_0", {4}, output)
           .Sample("sample/MSELoss_input_1", {4}, target)
           .Sample("sample/Net_input_0", {4, 2}, Rows(story, batch))
           .Loss(loss, "MSELoss_output_0")
           .Event(EventKind::kForward, static_cast<std::uint32_t>(pass % story.models))
-          .Event(EventKind::kBatch, 0, story.same_batch ? 7 : ++batch << 40);
+          .Event(EventKind::kBatch, 0, story.same_batch ? 7 : batch << 40);
       if (story.norms && pass > 0)
         trial.Event(EventKind::kClipGrad, 0, std::bit_cast<std::uint64_t>(HUGE_VAL));
       if (story.cleared) trial.Event(EventKind::kZeroGrad, 0);
