@@ -1,5 +1,6 @@
 #include <bit>
 #include <cmath>
+#include <sstream>
 
 #include <gtest/gtest.h>
 
@@ -38,6 +39,13 @@ std::string Listed(const std::vector<int>& numbers) {
   std::string list;
   for (const int number : numbers) list += fmt::format("{}{}", list.empty() ? "" : ", ", number);
   return list;
+}
+
+std::string Number(double number) {
+  std::ostringstream text;
+  text.precision(17);
+  text << number;
+  return text.str();
 }
 
 std::vector<double> Rows(const Story& story, std::uint64_t batch) {
@@ -90,7 +98,8 @@ std::vector<Finding> Told(const Story& story) {
     std::string factors;
     std::string unknown;
     for (int pass = 0; pass < passes; ++pass) {
-      factors += fmt::format("{}{}", pass == 0 ? "" : ", ", story.unknown ? "null" : fmt::to_string(story.factor));
+      factors += pass == 0 ? "" : ", ";
+      factors += story.unknown ? std::string("null") : Number(story.factor);
       unknown += pass == 0 ? "null" : ", null";
     }
     trial.EventJson(fmt::format(

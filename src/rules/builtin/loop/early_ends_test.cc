@@ -96,9 +96,9 @@ TEST(StepSkipped, AHelperThatReturnsAfterOneBatch_AndOneBatchThatIsLearntOnPurpo
 TEST(StepSkipped, LoopsThatEndOnPurpose_AreSilent) {
   EXPECT_TRUE(Told({.told = false}).empty());
   EXPECT_TRUE(Told({.updates = 3}).empty());
-  EXPECT_TRUE(Told({.updates = 600}).empty());  // batches are drawn
+  EXPECT_TRUE(Told({.updates = 600, .each = 0}).empty());  // batches are drawn
   EXPECT_TRUE(Told({.batches = 1}).empty());
-  EXPECT_TRUE(Told({.over = 8}).empty());
+  EXPECT_TRUE(Told({.each = 0, .over = 8}).empty());
   EXPECT_TRUE(Told({.grown = 8}).empty());                    // a replay of what was met so far
   EXPECT_TRUE(Told({.same = true, .evaluated = 0}).empty());  // one batch that is learnt on purpose
   EXPECT_TRUE(Told({.same = true, .evaluated = 8}).empty());
