@@ -179,8 +179,8 @@ bool Evaluations::OnStep(const StepView& view) {
   return news;
 }
 
-// Whether a step of an evaluation asks a model that an optimizer trains; as the one before it, where it has no
-// samples.
+// Whether a step of an evaluation asks a model that an optimizer trains; as the one before it, where it has
+// no samples.
 bool Evaluations::AsksTrained(const StepView& view) {
   const std::vector<ModelInput>& inputs = ModelInputsOf(view);
   if (inputs.empty()) return asks_trained_;

@@ -11,8 +11,8 @@ namespace luff::rules {
 
 /// **Thread-compatible.** Whether a training has few rows, which it is given again and again, while
 /// evaluations have many others. Rows that are labelled one after the other, as in active learning, are few
-/// on purpose: many of them come when the others have been seen several times. So are those of one batch, which
-/// each update gets: whoever looks whether a model can learn them expects no more of it.
+/// on purpose: many of them come when the others have been seen several times. So are those of one batch,
+/// which each update gets: whoever looks whether a model can learn them expects no more of it.
 class FewRows {
  public:
   static constexpr std::size_t kMost = 128;   // rows of the training

@@ -421,8 +421,8 @@ class DataLeak final : public KeptRule {
     }
   };
 
-  // Whether the training of an input's model is over, and another one goes on: its answers serve that, as those
-  // of a teacher do.
+  // Whether the training of an input's model is over, and another one goes on: its answers serve that, as
+  // those of a teacher do.
   [[nodiscard]] bool IsPast(const Input& input) const {
     return input.trained_at >= 0 && std::any_of(inputs_.begin(), inputs_.end(), [&](const auto& other) {
              return other.second.trained_at >= input.trained_at + kPast;
@@ -546,8 +546,9 @@ RuleSpec Spec() {
   RuleSpec spec = SpecMadeBy(kName, kParams, [](const Limits& limits, const Parameters&) -> MadeRule {
     return std::unique_ptr<Rule>(Together(std::make_unique<DataLeak>(limits), BoostedDataLeak()));
   });
-  spec.version = 11;  // 11: folds of one optimizer, teachers; 10: a training set shuffled again; 9: folds in which the weights are set back; 6:
-                      // beside passes with targets; 7: without "all_labels"; 8: windows, of boosting
+  spec.version = 11;  // 11: folds of one optimizer, teachers; 10: a training set shuffled again; 9: folds in
+                      // which the weights are set back; 6: beside passes with targets; 7: without
+                      // "all_labels"; 8: windows, of boosting
   spec.summary = "rows of evaluations that are rows of the training, and targets among the inputs";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;

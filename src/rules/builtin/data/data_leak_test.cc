@@ -96,7 +96,8 @@ TEST(DataLeak, ATeacherThatSeesTheBatchThatIsTrainedOn_IsSilent) {
   EXPECT_EQ(Findings(Teacher(true, true)).size(), 1U);
 }
 
-// A model is trained, and then teaches another one: it answers the rows of the training, beside an evaluation.
+// A model is trained, and then teaches another one: it answers the rows of the training, beside an
+// evaluation.
 FakeTrial TrainedTeacher(int student_steps) {
   FakeTrial trial;
   const auto sample = [&](const char* model, int from) {

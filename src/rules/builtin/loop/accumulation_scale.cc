@@ -27,9 +27,9 @@ using Json = nlohmann::json;
 using format::EventKind;
 constexpr const char* kName = "AccumulationScale";
 constexpr std::size_t kMaxPasses = 256;
-constexpr double kFewTargets = 8;         // in a batch
-constexpr std::size_t kMaxRows = 4096;    // of batches that were thrown away
-constexpr std::int64_t kRecurring = 16;   // rows of them that were given again
+constexpr double kFewTargets = 8;        // in a batch
+constexpr std::size_t kMaxRows = 4096;   // of batches that were thrown away
+constexpr std::int64_t kRecurring = 16;  // rows of them that were given again
 
 struct Limits {
   std::int64_t passes, times;
@@ -111,8 +111,8 @@ class AccumulationScale final : public KeptRule {
     return !(norm <= limit);
   }
 
-  // Rows of a pass that is neither the first of an update nor its last are kept, if gradients were cleared before
-  // it, and counted when they come again: an attack on inputs makes new ones.
+  // Rows of a pass that is neither the first of an update nor its last are kept, if gradients were cleared
+  // before it, and counted when they come again: an attack on inputs makes new ones.
   void Recur(const StepView& view, bool in_the_middle) {
     for (const std::uint64_t row : RowsOfStep(view)) {
       recurring_ += middle_.contains(row) ? 1 : 0;
@@ -198,14 +198,13 @@ class AccumulationScale final : public KeptRule {
   // another number for each update (updates that are left out), or a script that reads them. Where targets
   // are not known, as of losses that a script writes itself, rows that were thrown away come again.
   void Dropped(const StepView& view, double passes, const Json& window, Sink& sink) {
-    const bool whole = static_cast<double>(cleared_) >= passes - 1 &&
-                       !read_ && !FlagIn(window, "reads") &&
-                       (!AreKnown(window) ||
-                        (IsOneNumber(ListIn(window, "factors")) &&
-                         AreOfSeveralBatches(ListIn(window, "targets"), ListIn(window, "sizes")))) &&
-                       !ListIn(window, "targets").empty() &&
-                       std::none_of(batches_.begin(), batches_.end(),
-                                    [&](std::uint64_t batch) { return before_.contains(batch); });
+    const bool whole =
+        static_cast<double>(cleared_) >= passes - 1 && !read_ && !FlagIn(window, "reads") &&
+        (!AreKnown(window) || (IsOneNumber(ListIn(window, "factors")) &&
+                               AreOfSeveralBatches(ListIn(window, "targets"), ListIn(window, "sizes")))) &&
+        !ListIn(window, "targets").empty() &&
+        std::none_of(batches_.begin(), batches_.end(),
+                     [&](std::uint64_t batch) { return before_.contains(batch); });
     if (!whole || passes != of_) dropped_ = 0;
     of_ = passes;
     if (!whole || ++dropped_ < limits_.times + 1) return;
@@ -306,7 +305,7 @@ class AccumulationScale final : public KeptRule {
   std::set<std::uint64_t> batches_, before_;  // since the last update, and for that one
   std::unordered_set<std::uint64_t> middle_;  // rows of passes that were thrown away
   std::int64_t recurring_ = 0;                // of them, each time
-  bool asked_ = false, read_ = false;         // the norm of gradients, by a limit of infinity; of cleared ones
+  bool asked_ = false, read_ = false;  // the norm of gradients, by a limit of infinity; of cleared ones
   std::int64_t steps_ = 0, seen_ = 0;
   std::int64_t cleared_ = 0,
                lost_ = 0;     // zero_grad() since the window's first pass; windows that lost passes
@@ -321,7 +320,8 @@ class AccumulationScale final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<AccumulationScale>(kName, kParams);
-  spec.version = 4;  // 4: "cleared" of losses that a script writes; gradients that are read; 2: "cleared"; 3: of losses that are not divided; not beside steps by hand
+  spec.version = 4;  // 4: "cleared" of losses that a script writes; gradients that are read; 2: "cleared"; 3:
+                     // of losses that are not divided; not beside steps by hand
   spec.summary =
       "gradients of several batches that are added up instead of averaged, or cleared but for the last";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };

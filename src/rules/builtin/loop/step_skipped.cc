@@ -556,8 +556,8 @@ class StepSkipped final : public KeptRule {
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<StepSkipped>(kName, kParams);
   // 5: losses that no backward pass uses; "never"; 6: Passes by samples; 7: "none"; 8: less of "unused"; 9:
-  // "drawn"; 10: passes after many updates; 11: "ends_early"; 12: passes of fewer rows; 13: "ends_early" beside
-  // evaluations only
+  // "drawn"; 10: passes after many updates; 11: "ends_early"; 12: passes of fewer rows; 13: "ends_early"
+  // beside evaluations only
   spec.version = 13;
   spec.summary =
       "gradients or losses are made and thrown away: the update is always left out, or all but once in a "

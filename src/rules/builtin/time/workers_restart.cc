@@ -38,8 +38,8 @@ class WorkersRestart final : public PauseRule {
       if (wait.of.worker != format::WaitSubject::kNoWorker && wait.of.ready == 0)
         first_s = std::max(first_s, static_cast<double>(wait.ns) * 1e-9 / std::max(wait.count, 1U));
     }
-    // What a start costs beyond the cheapest one is the machine's, as where other jobs hold its cores: a saving
-    // can't be counted on there.
+    // What a start costs beyond the cheapest one is the machine's, as where other jobs hold its cores: a
+    // saving can't be counted on there.
     const double start_s = SecondsOf(phases, format::Phase::kDataStart);
     const double all_s = start_s + first_s;
     const double one_s = all_s / static_cast<double>(begins);

@@ -22,7 +22,7 @@ namespace {
 using format::EventKind;
 using format::Role;
 constexpr const char* kName = "ReplicaDivergence";
-constexpr std::size_t kMaxTensors = 64;    // compared per pair of replicas
+constexpr std::size_t kMaxTensors = 64;  // compared per pair of replicas
 constexpr std::size_t kLongestName = 1 << 12;
 constexpr std::size_t kMaxReplicas = 256;  // workers, or models in one process
 constexpr std::int64_t kFirstCaptures = 4;
@@ -402,7 +402,8 @@ class ReplicaDivergence final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<ReplicaDivergence>(kName, kParams);
-  spec.version = 5;  // 5: workers without a wrapper; 2: models that take turns; 3: that are compared; 4: whose weights are averaged
+  spec.version = 5;  // 5: workers without a wrapper; 2: models that take turns; 3: that are compared; 4:
+                     // whose weights are averaged
   spec.summary = "replicas of a model that began equal and are no longer so";
   spec.needs = [](const Parameters&) -> std::vector<Need> {
     return {{.collection = "weights", .roles = {Role::kWeight}, .forms = Bit(format::Form::kSummary)}};
