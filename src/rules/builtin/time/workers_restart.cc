@@ -76,6 +76,7 @@ class WorkersRestart final : public PauseRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<WorkersRestart>(kName, kParams);
+  spec.version = 2;  // 2: by the cheapest start
   spec.summary = "the workers of a loader are started anew for each epoch";
   return spec;
 }
