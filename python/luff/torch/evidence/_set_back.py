@@ -28,7 +28,7 @@ _KNOWN = 32  # elements of a weight, at least, that tell whether it was drawn an
 _ALIKE, _ALONE = 0.4, 0.7  # cosine of all weights, and of one: values that were drawn apart have less
 _WIDTH = 2.0  # by which the width of what is drawn anew may differ
 _MOST = 256  # looks at an optimizer
-# Updates of an optimizer before each of which writes are asked for; later, behind a loader's start, or once it was told.
+# Updates of an optimizer before each of which writes are asked for; later, behind a loader's start, or once told.
 _EACH = 128
 _MOST_COPIED = 1 << 20  # elements of a weight that can't be read in place
 
