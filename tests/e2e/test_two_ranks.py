@@ -40,6 +40,19 @@ def test_replicas_that_are_kept_equal_are_silent(luff: Luff, tmp_path: Path) -> 
     assert [worker["last_train_step"] for worker in workers] == [79, 79]
 
 
+def test_processes_that_average_their_weights_rarely_are_silent(luff: Luff, tmp_path: Path) -> None:
+    code, err, findings = _two_ranks(luff, tmp_path / "run", "--average-every", "40", "--steps", "120")
+    assert code == 0, err
+    assert not [finding for finding in findings if finding["rule"] == "ReplicaDivergence"]
+
+
+def test_processes_that_nothing_ever_averages_are_found_at_the_end(luff: Luff, tmp_path: Path) -> None:
+    code, err, findings = _two_ranks(luff, tmp_path / "run", "--average-every", "-1", "--steps", "80")
+    assert code == 0, err
+    [found] = [finding for finding in findings if finding["rule"] == "ReplicaDivergence"]
+    assert (found["cause"], found["severity"]) == ("diverged", "warn")
+
+
 def _free_port() -> str:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -38,6 +38,8 @@ MEANT = (
     "one_fold",
     "goes_on_with_an_iterator",
     "learns_one_batch",
+    "learns_one_batch_and_looks_once",
+    "a_helper_draws_a_batch",
     "ends_on_a_condition",
     "looks_at_one_batch_first",
     "draws_a_batch",
@@ -57,3 +59,8 @@ def test_each_is_named(luff: Luff, name: str) -> None:
 def test_what_is_meant_is_none_of_them(luff: Luff, name: str) -> None:
     told = {(f["rule"], f["cause"]) for f in luff.run("undone.py", arguments=(name,)).findings}
     assert not told & set(FAULTS.values())
+
+
+def test_folds_with_one_optimizer_leak_nothing(luff: Luff) -> None:
+    told = {f["rule"] for f in luff.run("undone.py", arguments=("folds_with_one_optimizer",)).findings}
+    assert "DataLeak" not in told

@@ -31,7 +31,7 @@ std::int64_t RowsOfBatch(const StepView& view) {
 
 }  // namespace
 
-void EarlyEnds::OnStep(const StepView& view, const Passes& passes) {
+void EarlyEnds::OnStep(const StepView& view) {
   if (over_ || view.rows.info.superseded) return;
   for (const query::StepPhases& phases : view.rows.phases)
     if (phases.worker == view.index.first_worker())
@@ -63,7 +63,6 @@ void EarlyEnds::OnStep(const StepView& view, const Passes& passes) {
     updates_ += event.worker == view.index.first_worker() ? 1 : 0;
   if (looks_ == 0 && updates_ > kUpdates) over_ = true;
   if (updates_ > 2 * kMost) over_ = true;
-  drawn_ = passes.drawn_at_random();
   batch_ = std::max(batch_, RowsOfBatch(view));
   const std::vector<ModelInput>& inputs = ModelInputsOf(view);
   if (!same_ || inputs.empty()) return;
@@ -79,7 +78,7 @@ void EarlyEnds::OnStep(const StepView& view, const Passes& passes) {
 std::optional<EarlyEnds::Found> EarlyEnds::Certain(const query::Trial& trial, bool at_end) const {
   const bool looked = looks_ >= 3 || (at_end && looks_ >= 2);
   if (over_ || !looked || updates_ < kUpdates || updates_ > kMost) return std::nullopt;
-  if (same_ && std::max(most_evaluated_, evaluated_) < kMore * batch_) return std::nullopt;
+  if (!EvaluatesEach() || (same_ && most_evaluated_ < kMore * batch_)) return std::nullopt;
   Found found = {updates_, -1, function_, line_};
   const auto loaders = profile::LoadersOf(trial.Document("loaders"));
   std::set<std::int64_t> sizes;
@@ -90,9 +89,7 @@ std::optional<EarlyEnds::Found> EarlyEnds::Certain(const query::Trial& trial, bo
   }
   if (sizes.size() >= kGrows) return std::nullopt;
   if (started_ + 1 < updates_) found.batches = -1;  // none was started for each update
-  const bool more = found.batches >= kMore || drawn_ || same_ || EvaluatesEach();
-  if (!more || found.batches == 1) return std::nullopt;
-  return found;
+  return found.batches == 1 ? std::nullopt : std::optional(found);
 }
 
 std::optional<EarlyEnds::Found> EarlyEnds::Judge(const StepView& view) const {
@@ -127,7 +124,6 @@ void EarlyEnds::VisitFields(Fields& io) {
   io("started", started_);
   io("rows", rows_, kMaxRows);
   io("batch", batch_);
-  io("drawn", drawn_);
   io("same", same_);
   io("evaluated", evaluated_);
   io("most_evaluated", most_evaluated_);

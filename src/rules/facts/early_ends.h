@@ -5,7 +5,6 @@
 #include <unordered_set>
 
 #include "luff/rules/rule.h"
-#include "rules/facts/passes.h"
 #include "rules/kit/fields.h"
 
 namespace luff::rules {
@@ -13,10 +12,10 @@ namespace luff::rules {
 /// **Thread-compatible.** Finds out whether every update stands in a loop over batches that never comes
 /// round, so that each pass ends behind its first batch, and there were more.
 ///
-/// The loop is a fact of the program. That there are more batches is one of its loader, which is started for
-/// each update, of evaluations of more rows behind each update, or of rows that come again among new ones.
-/// Who goes on with an iterator by such a loop gets all rows in turn, and who looks whether one batch can be
-/// learnt evaluates nothing else. Silent of data that grow, of which a batch is drawn each time (a replay).
+/// The loop is a fact of the program. That an update is meant to be a pass is one of evaluations behind each
+/// update, or every other one: whoever draws a batch by such a loop (`for batch in loader: ...; return`), or
+/// looks whether one batch can be learnt, evaluates now and then, or at the end. Silent of data that grow, of
+/// which a batch is drawn each time (a replay).
 class EarlyEnds {
  public:
   struct Found {
@@ -29,8 +28,8 @@ class EarlyEnds {
   static constexpr std::int64_t kMost = 512;       // updates: who makes more draws batches on purpose
   static constexpr std::int64_t kEvaluations = 3;  // behind updates, each behind at most two
 
-  /// Call at each step; `passes` likewise, before.
-  void OnStep(const StepView& view, const Passes& passes);
+  /// Call at each step.
+  void OnStep(const StepView& view);
   /// What is certain since this TRAIN step.
   [[nodiscard]] std::optional<Found> Judge(const StepView& view) const;
   /// What is certain at the end of the run.
@@ -55,7 +54,6 @@ class EarlyEnds {
   std::int64_t started_ = 0;  // loaders
   std::unordered_set<std::uint64_t> rows_;
   std::int64_t batch_ = 0;  // most rows of one
-  bool drawn_ = false;      // rows come again among new ones
   bool same_ = true;        // all batches have the rows of the first
   std::int64_t evaluated_ = 0, most_evaluated_ = 0, evaluations_ = 0;  // rows since the newest TRAIN step
   bool over_ = false;

@@ -7,6 +7,8 @@
 #include <string_view>
 
 #include "rules/facts/loss_tracker.h"
+#include "rules/facts/model_facts.h"
+#include "rules/facts/step_memo.h"
 
 namespace luff::rules {
 
@@ -28,9 +30,15 @@ void ValidationCurve::Train(double value) {
   ++train_count_;
 }
 
-void ValidationCurve::Validate(double value) {
+void ValidationCurve::Validate(double value, bool own) {
   if (!std::isfinite(value)) return;
   if (value < 0) unfit_ = true;
+  own_ = own_ || own;
+  if (!own) {
+    other_sum_ += value;
+    ++other_count_;
+    return;
+  }
   validation_sum_ += value;
   ++validation_count_;
 }
@@ -47,6 +55,11 @@ bool ValidationCurve::answers_hold() const noexcept {
 }
 
 bool ValidationCurve::Close(const Anchor& at) {
+  if (!own_) {
+    validation_sum_ = other_sum_;
+    validation_count_ = other_count_;
+  }
+  other_sum_ = other_count_ = 0;
   const bool whole = validation_count_ > 0 && train_count_ > 0;
   if (whole) {
     const EvaluationPoint point{at, validation_sum_ / validation_count_, train_sum_ / train_count_};
@@ -108,7 +121,7 @@ ValidationCurve* Evaluations::CurveOf(const std::string& name) {
 }
 
 // The mean over a call's kept rows, where the formula of its name is known to yield the training's values.
-void Evaluations::Calls(const StepView& view, bool train) {
+void Evaluations::Calls(const StepView& view, bool train, bool own) {
   constexpr std::string_view kOutput = "_output_";
   const std::vector<LossCall>& calls = LossReader::Read(view);
   for (const LossCall& call : calls) {
@@ -125,7 +138,8 @@ void Evaluations::Calls(const StepView& view, bool train) {
       curve->Train(mean);
       continue;
     }
-    curve->Validate(mean);
+    curve->Validate(mean, own);
+    if (!own) continue;
     double rows = 0;
     double right = 0;
     if (!call.value && CountAnswers(call, &rows, &right)) curve->Answered(rows, right);
@@ -148,6 +162,7 @@ bool Evaluations::OnStep(const StepView& view) {
   } else {
     return false;  // an evaluation before the first TRAIN step
   }
+  const bool own = train || AsksTrained(view);
   const std::vector<LossValue>& losses = view.index.losses();
   for (const LossValue& loss : losses) {
     if (loss.worker != losses.front().worker) continue;
@@ -157,11 +172,27 @@ bool Evaluations::OnStep(const StepView& view) {
     if (train) {
       curve->Train(loss.value);
     } else {
-      curve->Validate(loss.value);
+      curve->Validate(loss.value, own);
     }
   }
-  Calls(view, train);
+  Calls(view, train, own);
   return news;
+}
+
+// Whether a step of an evaluation asks a model that an optimizer trains; as the one before it, where it has
+// no samples.
+bool Evaluations::AsksTrained(const StepView& view) {
+  const std::vector<ModelInput>& inputs = ModelInputsOf(view);
+  if (inputs.empty()) return asks_trained_;
+  bool some = false;
+  for (const auto& [name, parameter] : view.memo.Facts(view).parameters()) {
+    if (parameter.optimizer.empty()) continue;
+    some = true;
+    asks_trained_ = std::any_of(inputs.begin(), inputs.end(),
+                                [&](const ModelInput& one) { return one.model == parameter.model; });
+    if (asks_trained_) return true;
+  }
+  return asks_trained_ = !some;
 }
 
 bool Evaluations::OnEnd() { return Close(); }
@@ -187,6 +218,9 @@ void ValidationCurve::VisitFields(Fields& io) {
   io("train_count", train_count_);
   io("validation_sum", validation_sum_);
   io("validation_count", validation_count_);
+  io("other_sum", other_sum_);
+  io("other_count", other_count_);
+  io("own", own_);
   io("rows", rows_);
   io("right", right_);
   io("last_rows", last_rows_);
@@ -212,6 +246,7 @@ void Evaluations::VisitFields(Fields& io) {
   io("last_train", last_train_);
   io("evaluating", evaluating_);
   io("train_steps", train_steps_);
+  io("asks_trained", asks_trained_);
   io("turns", turns_);
   io("reader", reader_);
   if (io.loading()) new_.clear();

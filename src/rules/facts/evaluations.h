@@ -44,13 +44,15 @@ class ValidationCurve {
  private:
   friend class Evaluations;
   void Train(double value);
-  void Validate(double value);
+  void Validate(double value, bool own);
   void Answered(double rows, double right);
   bool Close(const Anchor& at);  // adds a point, unless values are missing
 
   std::int64_t count_ = 0, best_count_ = 0;
   double first_sum_ = 0, first_count_ = 0;
   double train_sum_ = 0, train_count_ = 0, validation_sum_ = 0, validation_count_ = 0;
+  double other_sum_ = 0, other_count_ = 0;                  // of models that are not trained
+  bool own_ = false;                                        // some evaluation was of one that is trained
   double rows_ = 0, right_ = 0;                             // of the evaluation that goes on
   double last_rows_ = 0, last_share_ = 0, best_share_ = 0;  // of answers that were right; no rows: not known
   bool unfit_ = false;
@@ -78,7 +80,8 @@ class OptimizerTurns {
 
 /// **Thread-compatible.** The curves of a run, from the first worker that reports losses in a step. A loss of
 /// a known formula has one more, under the key of its call (loss_call.h), where evaluations have samples of
-/// it and no value: they reduce it themselves, or only count right answers.
+/// it and no value: they reduce it themselves, or only count right answers. Where models that are trained are
+/// evaluated, what others answer (a teacher, say) is left out.
 class Evaluations {
  public:
   static constexpr std::size_t kMaxCurves = 8;
@@ -100,13 +103,15 @@ class Evaluations {
  private:
   bool Close();
   [[nodiscard]] ValidationCurve* CurveOf(const std::string& name);  // null beyond kMaxCurves
-  void Calls(const StepView& view, bool train);
+  void Calls(const StepView& view, bool train, bool own);
+  [[nodiscard]] bool AsksTrained(const StepView& view);
   LossReader reader_;
   std::vector<std::pair<std::string, ValidationCurve>> curves_;
   std::vector<std::string> new_;
   Anchor last_train_;
   bool evaluating_ = false;
   std::int64_t train_steps_ = 0;
+  bool asks_trained_ = true;  // the newest step of an evaluation whose model is known
   OptimizerTurns turns_;
 };
 

@@ -17,10 +17,14 @@ void FewRows::OnStep(const StepView& view) {
   const query::Mode mode = view.rows.info.mode;
   if (mode == query::Mode::kTrain) {
     bool whole = true;
+    const bool first = trained_.empty();
     for (const std::uint64_t row : RowsOfStep(view, &whole)) {
       const bool late = times() >= static_cast<double>(kLate);
       ++seen_;
-      if (trained_.insert(row).second && late) ++late_;
+      if (trained_.insert(row).second) {
+        late_ += late ? 1 : 0;
+        several_ = several_ || !first;
+      }
       evaluated_.erase(row);
     }
     double sum = 0;
@@ -60,6 +64,7 @@ void FewRows::VisitFields(Fields& io) {
   io("trained", trained_, kMost);
   io("evaluated", evaluated_, kMore * kMost);
   io("late", late_);
+  io("several", several_);
   io("seen", seen_);
   io("batch", batch_);
   io.Check(batch_ >= 0, "a number of rows");

@@ -11,7 +11,8 @@ namespace luff::rules {
 
 /// **Thread-compatible.** Whether a training has few rows, which it is given again and again, while
 /// evaluations have many others. Rows that are labelled one after the other, as in active learning, are few
-/// on purpose: many of them come when the others have been seen several times.
+/// on purpose: many of them come when the others have been seen several times. So are those of one batch,
+/// which each update gets: whoever looks whether a model can learn them expects no more of it.
 class FewRows {
  public:
   static constexpr std::size_t kMost = 128;   // rows of the training
@@ -24,7 +25,7 @@ class FewRows {
   /// Call at each step.
   void OnStep(const StepView& view);
   [[nodiscard]] bool are_few() const noexcept {
-    return !many_ && trained_.size() >= kLeast && times() >= static_cast<double>(kTimes) &&
+    return !many_ && several_ && trained_.size() >= kLeast && times() >= static_cast<double>(kTimes) &&
            evaluated() >= kMore * trained_.size() && kGrown * late_ < trained_.size();
   }
   [[nodiscard]] std::size_t trained() const noexcept { return trained_.size(); }
@@ -45,6 +46,7 @@ class FewRows {
 
   std::unordered_set<std::uint64_t> trained_, evaluated_;  // the latter without the former
   std::size_t late_ = 0;                                   // rows of the training that came late
+  bool several_ = false;                                   // batches: the first had not all of the rows
   std::int64_t seen_ = 0;                                  // rows of the training, each time
   std::int64_t batch_ = 0;                                 // most rows of an evaluation's batch, none known
   bool many_ = false;                                      // or not all are known

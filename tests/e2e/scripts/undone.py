@@ -220,6 +220,22 @@ def folds():
             epoch(model, optimizer, X[keep], Y[keep])
 
 
+def folds_with_one_optimizer():
+    """Each fold draws the weights again, and is evaluated with rows that others have learnt."""
+    model = net()
+    optimizer = adam(model, 5e-3)
+    for k in range(5):
+        for module in model:
+            if isinstance(module, nn.Linear):
+                module.reset_parameters()
+        keep = torch.arange(len(X)) % 5 != k
+        for _ in range(6):
+            epoch(model, optimizer, X[keep], Y[keep])
+        model.eval()
+        with torch.no_grad():
+            print("loss", F.cross_entropy(model(X[~keep]), Y[~keep]).item())
+
+
 def averages_are_swapped():
     model = net()
     optimizer, average = adam(model), copy.deepcopy(model)
@@ -307,7 +323,8 @@ def breaks_with_a_loader():
             if number % 100 == 0:
                 print(k, loss)
             break
-    evaluate(model)
+        if k % 2:
+            evaluate(model)
 
 
 def returns_inside():
@@ -333,7 +350,7 @@ def breaks_in_order():
         for first in range(0, len(X), 32):
             update(model, optimizer, X[first : first + 32], Y[first : first + 32])
             break
-    evaluate(model)
+        evaluate(model)
 
 
 # Likewise, on purpose -------------------------------------------------------------
@@ -374,6 +391,30 @@ def learns_one_batch():
         for x, y in loader(shuffle=False):
             update(model, optimizer, x, y)
             break
+
+
+def learns_one_batch_and_looks_once():
+    model = net()
+    optimizer = adam(model, 5e-3)
+    for _ in range(100):
+        for x, y in loader(shuffle=False):
+            update(model, optimizer, x, y)
+            break
+    evaluate(model)
+
+
+def a_helper_draws_a_batch():
+    model = net()
+    optimizer = adam(model)
+
+    def learn():
+        for x, y in loader():
+            return update(model, optimizer, x, y)
+
+    for k in range(60):
+        learn()
+        if k % 20 == 19:
+            evaluate(model)
 
 
 def ends_on_a_condition():

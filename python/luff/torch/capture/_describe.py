@@ -190,7 +190,7 @@ def describe(
             told = {
                 "path": path,
                 "name": names.parameter(parameter),
-                "shape": _shape(getattr(parameter, "shape", None)),
+                "shape": _shape(parameter),
                 "dtype": _dtype(parameter),
                 "device": str(getattr(parameter, "device", "")),
                 "requires_grad": bool(parameter.requires_grad),
@@ -203,7 +203,7 @@ def describe(
                 told["misspelt"] = misspelt
             parameters.append(told)
         buffers = [
-            {"path": path, "shape": _shape(buffer.shape), "dtype": _dtype(buffer)}
+            {"path": path, "shape": _shape(buffer), "dtype": _dtype(buffer)}
             for path, buffer in model.named_buffers()
         ]
         models.append(
@@ -245,10 +245,15 @@ def describe(
     return json.dumps(document, default=str)
 
 
-def _shape(shape: Any) -> list[int] | None:
+def _shape(tensor: Any) -> list[int] | None:
     try:
-        return [int(size) for size in shape]
-    except (TypeError, ValueError, RuntimeError):  # not initialized yet
+        return [int(size) for size in tensor.shape]
+    except (
+        AttributeError,
+        TypeError,
+        ValueError,
+        RuntimeError,
+    ):  # the last of a lazy one that has no values yet
         return None
 
 

@@ -152,7 +152,9 @@ class Recorder:
     def rebuild(self, called: Iterable[Any]) -> None:
         """Names everything and rebuilds the tables. `called`: models that were called."""
         self.stale = False
-        self._replicas = _replicas()
+        known, self._replicas = self._replicas, _replicas()
+        if self._replicas and not known:
+            self.session.event_json('{"kind": "replicas"}')
         living = self.living()
         held = [(record, parameters_of(optimizer)) for record, optimizer in living]
         called = list(called)

@@ -7,7 +7,9 @@ update's first pass is only determined again once several passes were seen.
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections import deque
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 from zlib import crc32
 
@@ -28,6 +30,7 @@ _LOOK = 512  # elements of a gradient, or of a loss's target, that are compared
 _TOLD = 16  # passes of an update whose factors and targets are told
 _PENDING = 8
 _ALONE = 64
+_FRAMES, _FUNCTIONS = 16, 256  # around an update, and of a script, that are looked at
 _PARALLEL = 1e-6  # of a squared cosine
 _KINDS = {torch.float32: np.float32, torch.float64: np.float64}
 
@@ -107,6 +110,7 @@ class Accumulated(WaitingEvents):
                     "untouched": untouched,
                     "multiple": multiple,
                     "moved": self._moved,
+                    "reads": _reads_gradients(sys._getframe(1)),
                 }
             )
 
@@ -155,6 +159,30 @@ class Accumulated(WaitingEvents):
                 return 1.0
             return node.factor * (node.count or 1.0)  # a sum over targets counts as their mean
         return None
+
+
+def _reads_gradients(frame: FrameType | None) -> bool:
+    """Returns whether a function that leads to an update, or one beside it, speaks of `.grad`: what is cleared may have
+    been looked at.
+    """
+    for _ in range(_FRAMES):
+        if frame is None:
+            return False
+        name = frame.f_globals.get("__name__", "")
+        library = "site-packages" in frame.f_code.co_filename
+        if library or not isinstance(name, str) or name.partition(".")[0] in ("luff", "torch"):
+            frame = frame.f_back
+            continue
+        codes = [frame.f_code]
+        for one in list(frame.f_globals.values())[:_FUNCTIONS]:
+            own = vars(one).values() if isinstance(one, type) else (one,)
+            codes += [each.__code__ for each in own if type(each) is FunctionType and each.__module__ == name]
+        for code in codes:  # grows during the loop
+            if "grad" in code.co_names:
+                return True
+            codes += [inner for inner in code.co_consts if type(inner) is CodeType]
+        return False
+    return False
 
 
 def _target(root: Any) -> tuple[int, int] | None:

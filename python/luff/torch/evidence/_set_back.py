@@ -28,9 +28,8 @@ _KNOWN = 32  # elements of a weight, at least, that tell whether it was drawn an
 _ALIKE, _ALONE = 0.4, 0.7  # cosine of all weights, and of one: values that were drawn apart have less
 _WIDTH = 2.0  # by which the width of what is drawn anew may differ
 _MOST = 256  # looks at an optimizer
-_EACH = (
-    128  # updates of an optimizer before each of which writes are asked for; later, behind a loader's start
-)
+# Updates of an optimizer before each of which writes are asked for; later, behind a loader's start, or once told.
+_EACH = 128
 _MOST_COPIED = 1 << 20  # elements of a weight that can't be read in place
 
 Values = list[np.ndarray[Any, Any]]
@@ -144,7 +143,7 @@ class SetBack(WaitingEvents):
         """
         started, held = number in self._started, self._held.get(number)
         self._started.discard(number)
-        if held is None or update - held.begun >= _EACH:
+        if held is None or (update - held.begun >= _EACH and not held.told):
             self.due.discard(number)
         if held is None or not (written or started):
             return

@@ -137,7 +137,7 @@ class DataLeak final : public KeptRule {
       // yet.
       // A load is told in the step before an update, or in the next.
       if (NewOptimizer(view)) fresh_ = 2;
-      if (fresh_ > 0 && loaded_) inputs_.clear();
+      if ((fresh_ > 0 && loaded_) || IsDrawnAnew(view)) inputs_.clear();
       fresh_ = loaded_ ? 0 : std::max<std::int64_t>(fresh_ - 1, 0);
       loaded_ = false;
       trained_on_ = batches;
@@ -156,6 +156,7 @@ class DataLeak final : public KeptRule {
       Input& one = inputs_[view.trial.tensor(input.entry->tensor).name];
       const std::vector<std::uint64_t> hashes = RowHashes(*sample);
       if (*train) {
+        one.trained_at = view.rows.info.mode_step;
         one.chance.Add(*sample, hashes);
         one.Cover(hashes);
         if (!sample->whole_shape.empty()) {
@@ -164,7 +165,7 @@ class DataLeak final : public KeptRule {
         }
         for (const std::uint64_t hash : hashes) one.rows.Add(hash);
         one.windows.Train(*sample);
-      } else {
+      } else if (!IsPast(one)) {
         double rows = 0;
         double found = 0;
         for (const std::uint64_t hash : hashes) {
@@ -208,6 +209,16 @@ class DataLeak final : public KeptRule {
     for (const query::EventAt& event : view.index.events(format::EventKind::kOptimizerStep))
       optimizer_ = std::max(optimizer_, static_cast<std::int64_t>(event.row.subject));
     return before >= 0 && optimizer_ > before;
+  }
+
+  // Whether an optimizer's weights were set back to what they were before its first update, or drawn anew:
+  // the next fold, with the same optimizer.
+  static bool IsDrawnAnew(const StepView& view) {
+    const auto events = view.index.json_events("weights_set_back");
+    return std::any_of(events.begin(), events.end(), [](const auto& event) {
+      const auto to = event->find("to");
+      return to != event->end() && to->is_string() && (*to == "drawn" || *to == "first");
+    });
   }
 
   // Hashes of the batches that models got in this step.
@@ -349,7 +360,8 @@ class DataLeak final : public KeptRule {
     double batch = 0, pass_batch = 0;      // rows of the training's largest batch, and of the newest pass
     // Rows of passes over batches of the training's size, and of others, and what was found in the latter.
     double alike = 0, unlike = 0, unlike_found = 0;
-    double trained = 0;  // rows of the training's batches so far, those not seen included
+    std::int64_t trained_at = -1;  // TRAIN step of the newest
+    double trained = 0;            // rows of the training's batches so far, those not seen included
     WindowOverlap windows;
     WindowOverlap::Told pass_windows;  // of the newest pass
     // Windows of passes with targets: without a row of the training, and with one, which look at its rows.
@@ -386,6 +398,7 @@ class DataLeak final : public KeptRule {
       io("stretch", stretch);
       io("longest", longest);
       io("trained", trained);
+      io("trained_at", trained_at);
       io("batch", batch);
       io("pass_batch", pass_batch);
       io("alike", alike);
@@ -407,6 +420,14 @@ class DataLeak final : public KeptRule {
       io("pass_found", pass_found);
     }
   };
+
+  // Whether the training of an input's model is over, and another one goes on: its answers serve that, as
+  // those of a teacher do.
+  [[nodiscard]] bool IsPast(const Input& input) const {
+    return input.trained_at >= 0 && std::any_of(inputs_.begin(), inputs_.end(), [&](const auto& other) {
+             return other.second.trained_at >= input.trained_at + kPast;
+           });
+  }
 
   void Judge(const query::Trial& trial, Sink& sink) {
     for (auto& [name, input] : inputs_) {
@@ -500,6 +521,7 @@ class DataLeak final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
+  static constexpr std::int64_t kPast = 32;  // TRAIN steps of others since a model was trained
   static constexpr double kKnown = 0.25;   // share of training rows that are known, to tell a pass over them
   static constexpr double kBetween = 0.3;  // windows of a later time have no later neighbour
   static constexpr std::int64_t kTargetRows = 256, kTargetBatches = 8;
@@ -524,8 +546,9 @@ RuleSpec Spec() {
   RuleSpec spec = SpecMadeBy(kName, kParams, [](const Limits& limits, const Parameters&) -> MadeRule {
     return std::unique_ptr<Rule>(Together(std::make_unique<DataLeak>(limits), BoostedDataLeak()));
   });
-  spec.version = 10;  // 10: a training set shuffled again; 9: folds in which the weights are set back; 6:
-                      // beside passes with targets; 7: without "all_labels"; 8: windows, of boosting
+  spec.version = 11;  // 11: folds of one optimizer, teachers; 10: a training set shuffled again; 9: folds in
+                      // which the weights are set back; 6: beside passes with targets; 7: without
+                      // "all_labels"; 8: windows, of boosting
   spec.summary = "rows of evaluations that are rows of the training, and targets among the inputs";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;

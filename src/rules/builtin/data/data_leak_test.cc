@@ -96,6 +96,41 @@ TEST(DataLeak, ATeacherThatSeesTheBatchThatIsTrainedOn_IsSilent) {
   EXPECT_EQ(Findings(Teacher(true, true)).size(), 1U);
 }
 
+// A model is trained, and then teaches another one: it answers the rows of the training, beside an
+// evaluation.
+FakeTrial TrainedTeacher(int student_steps) {
+  FakeTrial trial;
+  const auto sample = [&](const char* model, int from) {
+    std::vector<double> values;
+    for (int i = 0; i < 20; ++i) {
+      const std::vector<double> one = Measured(from + i);
+      values.insert(values.end(), one.begin(), one.end());
+    }
+    trial.Sample(std::string("sample/") + model + "_input_0", {20, 8}, values);
+  };
+  for (int step = 0; step < 40; ++step) {
+    trial.Step();
+    sample("Teacher", 20 * (step % 20));
+  }
+  for (int step = 0; step < student_steps; ++step) {
+    trial.Step();
+    sample("Net", 20 * (step % 20));
+  }
+  for (int batch = 0; batch < 4; ++batch) {
+    trial.Step(Mode::kEval).Loss(1);
+    sample("Teacher", 20 * batch);
+  }
+  trial.Step(Mode::kEval).Loss(1);
+  sample("Net", 5000);
+  trial.Step();
+  return trial;
+}
+
+TEST(DataLeak, ATeacherWhoseTrainingIsOver_IsSilent) {
+  EXPECT_TRUE(Findings(TrainedTeacher(40)).empty());
+  EXPECT_EQ(Findings(TrainedTeacher(0)).size(), 1U);
+}
+
 // Rows that are kept apart train what a second optimizer holds: `few` weights of 100.
 FakeTrial Bilevel(int few) {
   FakeTrial trial;
@@ -347,6 +382,12 @@ TEST(DataLeak, FoldsBeforeWhichTheWeightsAreSetBack_AreSilent) {
   EXPECT_EQ(findings(Folds(R"({"kind": "weights_written", "weights": 4})", true)), 0U);
   EXPECT_EQ(findings(Folds(nullptr, true)), 1U);
   EXPECT_EQ(findings(Folds(kLoad, false)), 1U);  // the best weights, say
+  const auto back = [](const char* to) {
+    return std::string(R"({"kind": "weights_set_back", "optimizer": 0, "updates": 24, "to": ")") + to + "\"}";
+  };
+  EXPECT_EQ(findings(Folds(back("drawn").c_str(), false)), 0U);
+  EXPECT_EQ(findings(Folds(back("first").c_str(), false)), 0U);
+  EXPECT_EQ(findings(Folds(back("").c_str(), false)), 1U);
 }
 
 }  // namespace

@@ -449,7 +449,12 @@ class LabelNoise final : public KeptRule {
     if (passes_.count() < limits_.passes || passes_.drawn_at_random() ||
         passes_.of_fewer_rows_than(Dependence::kMostRows))
       return;
+    const bool paired = std::any_of(dependences_.begin(), dependences_.end(), [&](const auto& one) {
+      return one.second.z() > kTells * limits_.unrelated;
+    });
     for (const auto& [name, dependence] : dependences_) {
+      // Noise by its nature, beside other targets that go with the inputs: results of games beside moves.
+      if (paired && numbers_.contains(name)) continue;
       // What is learnt from its own estimate depends on what was done, which is no input. Classes are no such
       // values.
       if (asked_first_.mostly() && numbers_.contains(name)) continue;
@@ -640,8 +645,8 @@ RuleSpec Spec() {
   RuleSpec spec = SpecOf<LabelNoise>(kName, kParams);
   // 6: noise that was drawn anew; 7: that is drowned; 8: data that are; 10: own targets, hidden times
   // 14: tests by hand make no targets; 15: rows of all inputs; 16: "own_answers", few rows, "two_loaders"
-  // 17: "unrelated" heals
-  spec.version = 17;
+  // 17: "unrelated" heals; 18: beside related targets
+  spec.version = 18;
   spec.summary = "labels of the training that contradict each other, the inputs, or all that was learned";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;

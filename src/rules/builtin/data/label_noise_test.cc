@@ -34,6 +34,7 @@ struct Story {
   int few = 0;            // rows that there are, if they are so few
   int learnt = 1000;      // pass from which a model tells unrelated rows that it was not trained on
   bool part = false;      // the loss is a part of a sum, which only trainings show
+  bool games = false;     // a second loss, of the results of games of chance
 };
 
 std::vector<Finding> Told(const Story& story) {
@@ -110,6 +111,16 @@ std::vector<Finding> Told(const Story& story) {
           .Loss(squares, "MSELoss_output_0");
       return;
     }
+    if (story.games) {
+      std::vector<double> results;
+      for (const int row : rows) {
+        std::mt19937 game(static_cast<unsigned>(row + (train ? 0 : 5000)) * 7919U + 13U);
+        results.push_back((game() >> 9) % 2 == 0 ? -1 : 1);
+      }
+      trial.Sample("sample/MSELoss_input_0", {n}, std::vector<double>(results.size(), 0.0))
+          .Sample("sample/MSELoss_input_1", {n}, results)
+          .Loss(1, "MSELoss_output_0");
+    }
     trial.Sample("sample/CrossEntropyLoss_input_0", {n, kClasses}, scores)
         .Sample("sample/CrossEntropyLoss_input_1", {n}, labels, DType::kInt64);
     if (story.part && train) {
@@ -182,6 +193,11 @@ TEST(LabelNoise, TargetsThatHaveNothingToDoWithInputs_AreTold) {
   EXPECT_EQ(Told({.flipped = 0, .unrelated = true, .asked = true}).size(), 1U);
   EXPECT_EQ(Told({.flipped = 0, .unrelated = true, .numbers = true}).size(), 1U);
   EXPECT_TRUE(Told({.flipped = 0, .unrelated = true, .asked = true, .numbers = true}).empty());
+}
+
+TEST(LabelNoise, ResultsOfGamesBesideMovesThatTheInputsTell_AreSilent) {
+  EXPECT_TRUE(Told({.flipped = 0, .unrelated = true, .hint = 10, .games = true}).empty());
+  EXPECT_EQ(Told({.flipped = 0, .unrelated = true, .games = true}).size(), 2U);
 }
 
 TEST(LabelNoise, TargetsThatAreToldInALaterEvaluation_AreRelated) {

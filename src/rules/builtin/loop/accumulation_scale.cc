@@ -1,7 +1,9 @@
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <set>
 #include <string>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -12,6 +14,7 @@
 #include "rules/facts/json_event.h"
 #include "rules/facts/loss_call.h"
 #include "rules/facts/model_facts.h"
+#include "rules/facts/step_rows.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
 #include "rules/kit/select.h"
@@ -24,7 +27,9 @@ using Json = nlohmann::json;
 using format::EventKind;
 constexpr const char* kName = "AccumulationScale";
 constexpr std::size_t kMaxPasses = 256;
-constexpr double kFewTargets = 8;  // in a batch
+constexpr double kFewTargets = 8;        // in a batch
+constexpr std::size_t kMaxRows = 4096;   // of batches that were thrown away
+constexpr std::int64_t kRecurring = 16;  // rows of them that were given again
 
 struct Limits {
   std::int64_t passes, times;
@@ -47,12 +52,19 @@ class AccumulationScale final : public KeptRule {
       const auto kind = static_cast<EventKind>(event.row.kind);
       if (kind == EventKind::kForward && models_.size() < kMaxPasses) models_.insert(event.row.subject);
       if (kind == EventKind::kBatch && batches_.size() < kMaxPasses) batches_.insert(event.row.argument);
-      if (kind == EventKind::kClipGrad) clipped_ = clipped_ || Clips(view);
+      if (kind == EventKind::kClipGrad) {
+        clipped_ = clipped_ || Clips(view);
+        asked_ = std::isinf(std::bit_cast<double>(event.row.argument));
+      }
+      // The norm of gradients that are cleared next is looked at.
+      read_ = read_ || (kind == EventKind::kZeroGrad && asked_ && !updated);
+      if (kind == EventKind::kZeroGrad || kind == EventKind::kOptimizerStep) asked_ = false;
       if (kind == EventKind::kBackward) worked_ = true;
       cleared_ += kind == EventKind::kZeroGrad && worked_ && !updated ? 1 : 0;
       updated = updated || kind == EventKind::kOptimizerStep;
     }
     if (steps_ == 0 || !mean_) TakeLosses(view);
+    if (steps_ > 0 || !middle_.empty()) Recur(view, steps_ > 0 && !updated);
     ++steps_;
     for (const auto& window : view.index.json_events("accumulation")) Judge(view, *window, sink);
     if (updated) {
@@ -74,6 +86,10 @@ class AccumulationScale final : public KeptRule {
     io("cleared", cleared_);
     io("lost", lost_);
     io("dropped", dropped_);
+    io("middle", middle_, kMaxRows);
+    io("recurring", recurring_);
+    io("asked", asked_);
+    io("read", read_);
     io("of", of_);
     io("by_hand", by_hand_);
     io("seen", seen_);
@@ -93,6 +109,15 @@ class AccumulationScale final : public KeptRule {
       if (tensor.name == "clip/norm_2") return true;
     }
     return !(norm <= limit);
+  }
+
+  // Rows of a pass that is neither the first of an update nor its last are kept, if gradients were cleared
+  // before it, and counted when they come again: an attack on inputs makes new ones.
+  void Recur(const StepView& view, bool in_the_middle) {
+    for (const std::uint64_t row : RowsOfStep(view)) {
+      recurring_ += middle_.contains(row) ? 1 : 0;
+      if (in_the_middle && cleared_ > 0 && middle_.size() < kMaxRows) middle_.insert(row);
+    }
   }
 
   // Sets mean_ if the value of a loss proves that it is a mean over its samples.
@@ -169,18 +194,29 @@ class AccumulationScale final : public KeptRule {
 
   // The losses were not divided, and all gradients but those of the last batch were cleared. Passes whose
   // gradients are only looked at have the targets of one batch (attacks on its inputs), other sizes than the
-  // last one (single samples), batches that come again for the next update (memories of earlier tasks), or
-  // another number for each update (updates that are left out).
+  // last one (single samples), batches that come again for the next update (memories of earlier tasks),
+  // another number for each update (updates that are left out), or a script that reads them. Where targets
+  // are not known, as of losses that a script writes itself, rows that were thrown away come again.
   void Dropped(const StepView& view, double passes, const Json& window, Sink& sink) {
-    const bool whole = static_cast<double>(cleared_) >= passes - 1 &&
-                       IsOneNumber(ListIn(window, "factors")) &&
-                       AreOfSeveralBatches(ListIn(window, "targets"), ListIn(window, "sizes")) &&
-                       std::none_of(batches_.begin(), batches_.end(),
-                                    [&](std::uint64_t batch) { return before_.contains(batch); });
+    const bool whole =
+        static_cast<double>(cleared_) >= passes - 1 && !read_ && !FlagIn(window, "reads") &&
+        (!AreKnown(window) || (IsOneNumber(ListIn(window, "factors")) &&
+                               AreOfSeveralBatches(ListIn(window, "targets"), ListIn(window, "sizes")))) &&
+        !ListIn(window, "targets").empty() &&
+        std::none_of(batches_.begin(), batches_.end(),
+                     [&](std::uint64_t batch) { return before_.contains(batch); });
     if (!whole || passes != of_) dropped_ = 0;
     of_ = passes;
     if (!whole || ++dropped_ < limits_.times + 1) return;
-    TellCleared(view, passes, ListIn(window, "factors").front().get<double>(), limits_.times + 1, sink);
+    if (!AreKnown(window) && recurring_ < kRecurring) return;
+    const Json& factor = ListIn(window, "factors").front();
+    TellCleared(view, passes, factor.is_number() ? factor.get<double>() : 1, limits_.times + 1, sink);
+  }
+
+  // Whether the target of some pass is known.
+  static bool AreKnown(const Json& window) {
+    const Json& targets = ListIn(window, "targets");
+    return !std::all_of(targets.begin(), targets.end(), [](const Json& one) { return one.is_null(); });
   }
 
   static bool IsOneNumber(const Json& factors) {
@@ -267,6 +303,9 @@ class AccumulationScale final : public KeptRule {
   LossReader reader_;
   std::set<std::uint32_t> models_;            // models called since the last update
   std::set<std::uint64_t> batches_, before_;  // since the last update, and for that one
+  std::unordered_set<std::uint64_t> middle_;  // rows of passes that were thrown away
+  std::int64_t recurring_ = 0;                // of them, each time
+  bool asked_ = false, read_ = false;  // the norm of gradients, by a limit of infinity; of cleared ones
   std::int64_t steps_ = 0, seen_ = 0;
   std::int64_t cleared_ = 0,
                lost_ = 0;     // zero_grad() since the window's first pass; windows that lost passes
@@ -281,7 +320,8 @@ class AccumulationScale final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<AccumulationScale>(kName, kParams);
-  spec.version = 3;  // 2: "cleared"; 3: of losses that are not divided; not beside steps by hand
+  spec.version = 4;  // 4: "cleared" of losses that a script writes; gradients that are read; 2: "cleared"; 3:
+                     // of losses that are not divided; not beside steps by hand
   spec.summary =
       "gradients of several batches that are added up instead of averaged, or cleared but for the last";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };

@@ -1,3 +1,7 @@
+#include <bit>
+#include <cmath>
+#include <sstream>
+
 #include <gtest/gtest.h>
 
 #include "base/format.h"
@@ -25,12 +29,33 @@ struct Story {
   bool batches_again = false, more_each_time = false;
   bool moved = false;    // weights, by hand
   bool by_hand = false;  // the first update gets other gradients
+  bool unknown = false;  // targets, of a loss that the script writes itself
+  int rows = 0;          // of the data, each of which comes again after as many batches; 0: always new ones
+  bool reads = false;    // the script speaks of `.grad`
+  bool norms = false;    // are asked for before gradients are cleared
 };
 
 std::string Listed(const std::vector<int>& numbers) {
   std::string list;
   for (const int number : numbers) list += fmt::format("{}{}", list.empty() ? "" : ", ", number);
   return list;
+}
+
+std::string Number(double number) {
+  std::ostringstream text;
+  text.precision(17);
+  text << number;
+  return text.str();
+}
+
+std::vector<double> Rows(const Story& story, std::uint64_t batch) {
+  std::vector<double> rows;
+  for (int i = 0; i < 4; ++i) {
+    const int row = 4 * static_cast<int>(batch) + i;
+    rows.push_back(story.rows > 0 ? row % story.rows : row);
+    rows.push_back(0.5);
+  }
+  return rows;
 }
 
 std::vector<Finding> Told(const Story& story) {
@@ -50,12 +75,16 @@ std::vector<Finding> Told(const Story& story) {
       double loss = 0;
       for (std::size_t i = 0; i < 4; ++i) loss += (output[i] - target[i]) * (output[i] - target[i]);
       if (!story.sum) loss /= 4;
+      if (!story.same_batch) ++batch;
       trial.Step(query::Mode::kTrain, -1, window)
           .Sample("sample/MSELoss_input_0", {4}, output)
           .Sample("sample/MSELoss_input_1", {4}, target)
+          .Sample("sample/Net_input_0", {4, 2}, Rows(story, batch))
           .Loss(loss, "MSELoss_output_0")
           .Event(EventKind::kForward, static_cast<std::uint32_t>(pass % story.models))
-          .Event(EventKind::kBatch, 0, story.same_batch ? 7 : ++batch << 40);
+          .Event(EventKind::kBatch, 0, story.same_batch ? 7 : batch << 40);
+      if (story.norms && pass > 0)
+        trial.Event(EventKind::kClipGrad, 0, std::bit_cast<std::uint64_t>(HUGE_VAL));
       if (story.cleared) trial.Event(EventKind::kZeroGrad, 0);
       trial.Event(EventKind::kBackward);
     }
@@ -67,12 +96,17 @@ std::vector<Finding> Told(const Story& story) {
     }
     trial.Event(EventKind::kOptimizerStep, 0);
     std::string factors;
-    for (int pass = 0; pass < passes; ++pass)
-      factors += fmt::format("{}{}", pass == 0 ? "" : ", ", story.factor);
+    std::string unknown;
+    for (int pass = 0; pass < passes; ++pass) {
+      factors += pass == 0 ? "" : ", ";
+      factors += story.unknown ? std::string("null") : Number(story.factor);
+      unknown += pass == 0 ? "null" : ", null";
+    }
     trial.EventJson(fmt::format(
-        R"({{"kind": "accumulation", "optimizer": 0, "passes": {}, "factors": [{}], "added": {}, "untouched": {}, "multiple": {}, "targets": [{}], "sizes": [{}], "moved": {}}})",
+        R"({{"kind": "accumulation", "optimizer": 0, "passes": {}, "factors": [{}], "added": {}, "untouched": {}, "multiple": {}, "targets": [{}], "sizes": [{}], "moved": {}, "reads": {}}})",
         passes, factors, story.added, story.untouched, story.multiple && !(story.by_hand && window == 0),
-        Listed(story.targets), Listed(story.sizes), story.moved));
+        story.unknown ? unknown : Listed(story.targets), story.unknown ? unknown : Listed(story.sizes),
+        story.moved, story.reads));
   }
   return testing::FindingsOf(trial, "AccumulationScale", ParameterSet::kLuff);
 }
@@ -189,6 +223,30 @@ TEST(AccumulationScale, PassesWhoseGradientsAreOnlyLookedAt_AreSilent) {
   other = Dropped();
   other.moved = true;  // inner steps by hand (meta-learning): each batch has moved the weights
   EXPECT_TRUE(Told(other).empty());
+}
+
+TEST(AccumulationScale, LossesThatAScriptWrites_AreToldWhenRowsThatWereThrownAwayComeAgain) {
+  Story story = {.optimizer = "Adam",
+                 .added = false,
+                 .cleared = true,
+                 .multiple = true,
+                 .windows = 16,
+                 .unknown = true,
+                 .rows = 76};
+  const auto findings = Told(story);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "cleared");
+  story.rows = 0;  // an attack, which makes new ones
+  EXPECT_TRUE(Told(story).empty());
+}
+
+TEST(AccumulationScale, GradientsThatAreReadBeforeTheyAreCleared_AreSilent) {
+  Story story = Dropped();
+  story.reads = true;
+  EXPECT_TRUE(Told(story).empty());
+  story.reads = false;
+  story.norms = true;
+  EXPECT_TRUE(Told(story).empty());
 }
 
 TEST(AccumulationScale, OtherFactors_AreSilent) {

@@ -68,7 +68,7 @@ class StepSkipped final : public KeptRule {
     if (info.mode == query::Mode::kTrain) Drawn(view, sink);
     drawn_.StepEnds(view);
     if (info.mode == query::Mode::kTrain) passes_.OnTrainStep(view);
-    early_.OnStep(view, passes_);
+    early_.OnStep(view);
     if (info.mode != query::Mode::kTrain) return;
     if (const auto found = early_.Judge(view); found && !early_open_)
       TellEarly(*found, FindingAt(kName, kEarly, view, TensorAt{format::kNoId}), sink);
@@ -556,8 +556,9 @@ class StepSkipped final : public KeptRule {
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<StepSkipped>(kName, kParams);
   // 5: losses that no backward pass uses; "never"; 6: Passes by samples; 7: "none"; 8: less of "unused"; 9:
-  // "drawn"; 10: passes after many updates; 11: "ends_early"; 12: passes of fewer rows
-  spec.version = 12;
+  // "drawn"; 10: passes after many updates; 11: "ends_early"; 12: passes of fewer rows; 13: "ends_early"
+  // beside evaluations only
+  spec.version = 13;
   spec.summary =
       "gradients or losses are made and thrown away: the update is always left out, or all but once in a "
       "pass";

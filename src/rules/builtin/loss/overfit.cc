@@ -239,7 +239,9 @@ RuleSpec Spec() {
         Together(std::make_unique<WithFewRows>(limits),
                  BoostedOverfit({limits.evaluations, limits.rise, limits.of_start, limits.fall})));
   });
-  spec.version = 5;  // 4: losses that evaluations have no value of; 5: "few_rows"
+  // 4: losses that evaluations have no value of; 5: "few_rows"; 6: of several batches; models that are
+  // trained
+  spec.version = 6;
   spec.summary =
       "validation loss that rises while the training loss falls on; few rows that are learnt by heart";
   spec.needs = [](const Parameters& all) -> std::vector<Need> {

@@ -74,6 +74,7 @@ struct Few {
   int whole = 0;                             // rows of a batch, of which the first eight are kept
   bool same = false;                         // evaluations are of rows of the training
   int more = 0;                              // rows from the second evaluation on
+  int batch = 8;
 };
 std::vector<Finding> OfFew(const Few& few) {
   FakeTrial trial;
@@ -82,12 +83,13 @@ std::vector<Finding> OfFew(const Few& few) {
     for (int step = 0; step < few.steps; ++step) {
       std::vector<double> values;
       const int rows = few.rows + (e > 0 ? few.more : 0);
-      for (int i = 0; i < 8; ++i, row = (row + 1) % rows) {
+      for (int i = 0; i < few.batch; ++i, row = (row + 1) % rows) {
         values.push_back(row);
         values.push_back(0.5);
       }
       trial.Step().Loss(e == 0 && step < 16 ? 2 : few.training);
-      trial.Sample("sample/Net_input_0", {8, 2}, values, DType::kFloat32, {few.whole > 0 ? few.whole : 8, 2});
+      trial.Sample("sample/Net_input_0", {few.batch, 2}, values, DType::kFloat32,
+                   {few.whole > 0 ? few.whole : few.batch, 2});
     }
     std::vector<double> values;
     for (int i = 0; i < few.evaluated; ++i) {
@@ -120,6 +122,35 @@ TEST(Overfit, FewRowsOfWhichOthersAreTold_AndTrials_AreSilent) {
   EXPECT_TRUE(OfFew({.whole = 64}).empty());               // not all rows are known
   EXPECT_TRUE(OfFew({.steps = 200, .more = 24}).empty());  // labelled later
   EXPECT_TRUE(OfFew({.steps = 20}).empty());               // not often enough
+  EXPECT_TRUE(OfFew({.batch = 24}).empty());               // one batch that is learnt on purpose
+}
+
+// Evaluations ask the student, and now and then a teacher that nothing trains: its loss is lower.
+TEST(Overfit, ATeacherThatEvaluationsAskAsWell_IsNotTheCurve) {
+  const auto told = [](bool teacher, double late) {
+    FakeTrial trial;
+    trial.SetDocument("model", R"({"models": [
+      {"name": "Net", "type": "Net", "modules": [], "parameters": [{"path": "w", "name": "Net_w", "shape": [4],
+       "requires_grad": true, "optimizer": "SGD"}]},
+      {"name": "Teacher", "type": "Net", "modules": [], "parameters": [{"path": "w", "name": "Teacher_w",
+       "shape": [4], "requires_grad": false}]}], "optimizers": [{"number": 0, "name": "SGD"}]})");
+    for (int e = 0; e < 12; ++e) {
+      for (int step = 0; step < 20; ++step)
+        trial.Step()
+            .Loss(2 * std::exp(-(20 * e + step) / 40.0))
+            .Sample("sample/Net_input_0", {2, 1}, {20.0 * e + step, -1.0 * step});
+      if (teacher && e < 2)
+        for (int batch = 0; batch < 6; ++batch)
+          trial.Step(Mode::kEval).Loss(0.1).Sample("sample/Teacher_input_0", {2, 1}, {-1000.0 - batch, 0.5});
+      trial.Step(Mode::kEval)
+          .Loss(e < 6 ? 1.5 - 0.1 * e : late)
+          .Sample("sample/Net_input_0", {2, 1}, {-1000, 0.5});
+    }
+    return Findings(trial).size();
+  };
+  EXPECT_EQ(told(true, 1), 0U);
+  EXPECT_EQ(told(false, 1), 0U);
+  EXPECT_EQ(told(true, 2), 1U);
 }
 
 TEST(Overfit, HealthyCurves_AreSilent) {

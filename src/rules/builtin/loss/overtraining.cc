@@ -139,7 +139,7 @@ RuleSpec Spec() {  // losses are always taken
         Together(std::make_unique<Luff>(limits),
                  BoostedOvertraining({limits.evaluations, limits.rise, limits.of_start})));
   });
-  spec.version = 3;
+  spec.version = 4;  // 4: evaluations of models that are trained
   spec.summary = "training goes on long after the best evaluation";
   return spec;
 }

@@ -75,7 +75,7 @@ class Underfit final : public CurveRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<Underfit>(kName, kParams);  // losses are always taken
-  spec.version = 2;
+  spec.version = 3;                                  // 3: evaluations of models that are trained
   spec.summary = "training and validation losses that come to rest near where they began";
   return spec;
 }

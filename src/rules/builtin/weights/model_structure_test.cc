@@ -281,6 +281,9 @@ TEST(NoGradient, ATermWithoutAGraph_IsToldOnce_WhereNoGradientEverComes) {
   const auto later = told({{3, term(encoder)}}, 140, 100);
   ASSERT_EQ(later.size(), 1U);
   EXPECT_TRUE(later[0].healed);
+  const auto at_once = told({{3, term(encoder)}}, 101, 100);  // a term that a curriculum switches on
+  ASSERT_EQ(at_once.size(), 1U);
+  EXPECT_TRUE(at_once[0].healed);
 }
 
 TEST(NoGradient, FactorsThatAreAllZero_AreToldAfterFiveUpdates) {

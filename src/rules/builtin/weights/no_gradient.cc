@@ -76,7 +76,12 @@ class NoGradient final : public KeptRule {
     for (const auto& [entry, tensor] : view.index.summaries(Role::kGradient)) {
       Seen& seen = SeenOf(tensor);
       ++seen.rows;
-      if (entry.summary.zero_count != entry.summary.count) seen.last_nonzero = info.mode_step;
+      if (entry.summary.zero_count != entry.summary.count) {
+        seen.last_nonzero = info.mode_step;
+        // A term that is switched on later, as in a curriculum, trains from now on.
+        if (!of_term_.empty() && open_.contains("graphless_term") && IsOfTerm(tensor.name))
+          Heal("graphless_term", view, sink);
+      }
       seen.last = info.mode_step;
     }
     for (const ReachFacts& reach : ReachesOf(view.index)) {
@@ -242,6 +247,11 @@ class NoGradient final : public KeptRule {
       if (name.is_string() && names.size() < most && name.get_ref<const std::string&>().size() < kLongest)
         names.push_back(name.get<std::string>());
     }
+  }
+
+  [[nodiscard]] bool IsOfTerm(const std::string& gradient) const {
+    return std::any_of(of_term_.begin(), of_term_.end(),
+                       [&](const std::string& name) { return gradient == "gradient/" + name; });
   }
 
   void TakeTerm(const nlohmann::json& event) {
@@ -625,7 +635,7 @@ RuleSpec Spec() {
   });
   // 4: an optimizer of another network is told from a head that begins late; 5: a ReLU at the output;
   // 6: "softmax_of_one"; 7: "graphless_term", "unused_twin"
-  spec.version = 7;
+  spec.version = 8;  // 8: "graphless_term" heals at once
   spec.aliases = {"AdapterNotTraining"};
   spec.summary = "parameters of the optimizer that get no gradient, or exact zeros";
   spec.needs = [](const Parameters&) -> std::vector<Need> {

@@ -22,9 +22,12 @@ namespace {
 using format::EventKind;
 using format::Role;
 constexpr const char* kName = "ReplicaDivergence";
-constexpr std::size_t kMaxTensors = 64;    // compared per pair of replicas
+constexpr std::size_t kMaxTensors = 64;  // compared per pair of replicas
+constexpr std::size_t kLongestName = 1 << 12;
 constexpr std::size_t kMaxReplicas = 256;  // workers, or models in one process
 constexpr std::int64_t kFirstCaptures = 4;
+// Times as many updates without a wrapper that averages gradients: processes may average weights.
+constexpr std::int64_t kLocal = 32;
 
 struct Limits {
   std::int64_t updates;
@@ -56,6 +59,7 @@ class ReplicaDivergence final : public KeptRule {
   void OnStep(const StepView& view, Sink& sink) override {
     Called(view);
     if (view.rows.info.mode != query::Mode::kTrain) return;
+    wrapped_ = wrapped_ || !view.index.json_events("replicas").empty();
     for (const auto& event : view.index.json_events("weights_set"))
       if (const double number = NumberIn(*event, "optimizer"); number >= 0 && set_.size() < kMaxReplicas)
         set_.insert(static_cast<std::uint32_t>(std::min<double>(number, format::kNoId)));
@@ -68,7 +72,23 @@ class ReplicaDivergence final : public KeptRule {
     Models(view, sink);
   }
 
+  // A training that ends sooner: workers that have never been equal again.
+  void OnEnd(const query::Trial& trial, Sink& sink) override {
+    if (trial.outcome().state != "completed") return;
+    for (auto& [key, pair] : pairs_) {
+      if (!IsOfWorkers(key.first) || pair.open || pair.since < 0 || pair.together || pair.differs.empty() ||
+          Updates() - pair.updates_at < limits_.updates)
+        continue;
+      Finding finding = FindingAt(kName, "diverged", trial, format::kNoId, Number(key.second), last_.Info());
+      finding.severity = Severity::kWarn;
+      Fill(key, pair, pair.differs, pair.differing, Updates() - pair.updates_at, &finding);
+      sink.Report(std::move(finding));
+    }
+  }
+
   void VisitFields(Fields& io) override {
+    io("wrapped", wrapped_);
+    io("last", last_);
     io("pairs", pairs_);
     io("total", total_);
     io("workers", workers_);
@@ -85,13 +105,18 @@ class ReplicaDivergence final : public KeptRule {
     std::vector<std::uint32_t> optimizers;                     // of two models in one process: their numbers
     std::int64_t ahead = 0;  // updates that the first had made more than the other when they were found
     bool take_turns = true;  // each makes one update, and then the other does
-    bool open = false;
+    bool open = false, together = false;  // told; equal again after they differed
+    std::string differs;                  // weight that differed last
+    std::size_t differing = 0;
     std::array<std::uint64_t, 2> batches{};  // that the models got last in training: hashes
     std::array<bool, 2> evaluated{};         // each of the models
     // What replicas of one training never are: given the same batch, of which they would learn the same and
     // need no average, or both asked in evaluations, as what is compared is.
     bool compared = false;
     void VisitFields(Fields& io) {
+      io("together", together);
+      io("differs", differs, kLongestName);
+      io("differing", differing);
       io("batches", batches);
       io("evaluated", evaluated);
       io("compared", compared);
@@ -144,7 +169,7 @@ class ReplicaDivergence final : public KeptRule {
     }
     ++captures_;
     for (auto& [key, pair] : pairs_) {
-      if (!key.first.starts_with("worker ")) continue;
+      if (!IsOfWorkers(key.first)) continue;
       const std::uint32_t a = Number(key.first);
       const std::uint32_t b = Number(key.second);
       std::string differs;
@@ -157,6 +182,14 @@ class ReplicaDivergence final : public KeptRule {
       }
       Judge(view, key, pair, differs, count, b, sink);
     }
+  }
+
+  static bool IsOfWorkers(const std::string& name) noexcept { return name.starts_with("worker "); }
+
+  [[nodiscard]] std::int64_t Updates() const {
+    std::int64_t updates = 0;
+    for (const auto& [number, made] : total_) updates = std::max(updates, made);
+    return updates;
   }
 
   static std::uint32_t Number(const std::string& worker) {
@@ -306,11 +339,14 @@ class ReplicaDivergence final : public KeptRule {
   void Judge(const StepView& view, const std::pair<std::string, std::string>& key, Pair& pair,
              const std::string& differs, std::size_t count, std::uint32_t worker, Sink& sink) {
     const query::StepInfo& info = view.rows.info;
-    std::int64_t updates = 0;
-    for (const auto& [number, made] : total_) updates = std::max(updates, made);
+    const std::int64_t updates = Updates();
+    last_.Take(info);
+    pair.differs = differs.substr(0, kLongestName);
+    pair.differing = count;
     if (count == 0) {
       if (pair.open) sink.Heal("diverged", key.second, info.mode_step);
       pair.open = false;
+      pair.together = pair.together || pair.since >= 0;
       pair.since = -1;
       return;
     }
@@ -318,19 +354,28 @@ class ReplicaDivergence final : public KeptRule {
       pair.since = info.mode_step;
       pair.updates_at = updates;
     }
-    if (updates - pair.updates_at < limits_.updates) return;
+    // Processes that average their weights themselves, now and then, have no wrapper that averages gradients.
+    const bool meant = IsOfWorkers(key.first) && !wrapped_;
+    if (updates - pair.updates_at < limits_.updates * (meant ? kLocal : 1)) return;
     pair.open = true;
     Finding finding = FindingAt(kName, "diverged", view, TensorAt{format::kNoId, worker});
+    finding.severity = Severity::kStop;
+    Fill(key, pair, differs, count, updates - pair.updates_at, &finding);
+    sink.Report(std::move(finding));
+  }
+
+  void Fill(const std::pair<std::string, std::string>& key, const Pair& pair, const std::string& differs,
+            std::size_t count, std::int64_t updates, Finding* made) const {
+    Finding& finding = *made;
     finding.tensor = key.second;
     finding.other_tensors = {differs};
-    finding.severity = Severity::kStop;
     finding.since_step = pair.since;
     finding.what =
         fmt::format("{} and {} began with equal weights and are no longer equal", key.first, key.second);
     finding.why = fmt::format(
         "{} of {} weights that are compared differ, {} first, for {} updates now: their gradients "
         "are not averaged",
-        count, pair.tensors.size(), differs, updates - pair.updates_at);
+        count, pair.tensors.size(), differs, updates);
     finding.remedy =
         "call the wrapper (DistributedDataParallel), not the module inside it, and average gradients before "
         "each "
@@ -341,7 +386,6 @@ class ReplicaDivergence final : public KeptRule {
     finding.evidence = {{"tensors_that_differ", count}, {"tensors_compared", pair.tensors.size()}};
     finding.threshold = fmt::format("sums that differ by {:g} of their size over {} updates (Luff)",
                                     limits_.tolerance, limits_.updates);
-    sink.Report(std::move(finding));
   }
 
   const Limits limits_;
@@ -350,13 +394,16 @@ class ReplicaDivergence final : public KeptRule {
   std::set<std::string> workers_, models_;       // pairs that have been judged
   std::set<std::uint32_t> set_;  // optimizers whose weights something else sets between updates
   std::int64_t captures_ = 0;
+  bool wrapped_ = false;  // in DistributedDataParallel, on some worker
+  Anchor last_;
 };
 
 }  // namespace
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<ReplicaDivergence>(kName, kParams);
-  spec.version = 4;  // 2: models that take turns; 3: that are compared; 4: whose weights are averaged
+  spec.version = 5;  // 5: workers without a wrapper; 2: models that take turns; 3: that are compared; 4:
+                     // whose weights are averaged
   spec.summary = "replicas of a model that began equal and are no longer so";
   spec.needs = [](const Parameters&) -> std::vector<Need> {
     return {{.collection = "weights", .roles = {Role::kWeight}, .forms = Bit(format::Form::kSummary)}};

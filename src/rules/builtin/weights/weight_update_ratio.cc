@@ -582,7 +582,7 @@ RuleSpec Spec() {
   // 11: rows that the training collects, RAdam's warm-up; 12: less of both; 13: a rate of 0; 14:
   // "straight"; 15: "leaps"; 16: "replaced", a rate of 0.01 beside eps; 17: weights that swing; 18: heals
   // once something is gained; 19: weights of optimizers that do not step
-  spec.version = 19;
+  spec.version = 20;  // 20: evaluations of models that are trained
   spec.aliases = {"UpdateTooLarge", "UpdateTooSmall"};
   spec.summary = "updates that are far too large or far too small beside the weights";
   spec.needs = [](const Parameters& parameters) -> std::vector<Need> {
