@@ -6,6 +6,8 @@
 #include <random>
 #include <utility>
 
+#include "base/format.h"
+
 namespace luff::rules {
 namespace {
 
@@ -313,6 +315,31 @@ void ForeignTargets::VisitFields(Fields& io) {
   io("evaluated", evaluated_, kKept);
   io("calls", calls_);
   io("hits", hits_);
+}
+
+void TellForeignTargets(const ForeignTargets::Found& found, const ForeignTargets::Limits& limits,
+                        Finding* finding) {
+  finding->what =
+      fmt::format("about {:.2g} % of the training's targets seem to belong to other rows", 100 * found.share);
+  finding->why = fmt::format(
+      "where the model's answer is most definite, {:.0f} of {:.0f} targets of the training are others, and "
+      "{:.2g} % of those of evaluations; for these answers they are as good as any target of the batch "
+      "(mean rank {:.2f}, 0.5 by chance), where hard or augmented rows have the second best",
+      found.wrong, found.rows, 100 * found.evaluated_share, found.rank);
+  finding->remedy =
+      "look at training rows with a definite answer and another target: shuffle, sort, filter and join "
+      "inputs and targets by the same index, all of them";
+  finding->causes = {"a part of the targets shuffled, or joined to other rows",
+                     "a source among several whose labels are shifted", "labels that were drawn at random"};
+  finding->evidence = {{"share", found.share},
+                       {"rows", found.rows},
+                       {"wrong", found.wrong},
+                       {"evaluation_rows", found.evaluated},
+                       {"evaluation_share", found.evaluated_share},
+                       {"rank", found.rank}};
+  finding->threshold = fmt::format(
+      "{:g} of the targets beyond those of evaluations, {:g} standard errors, in {} evaluations (Luff)",
+      limits.share, limits.z, limits.evaluations);
 }
 
 }  // namespace luff::rules

@@ -4,6 +4,7 @@
 #include <optional>
 #include <vector>
 
+#include "luff/rules/finding.h"
 #include "rules/facts/loss_call.h"
 #include "rules/kit/fields.h"
 
@@ -78,5 +79,9 @@ class ForeignTargets {
   std::uint64_t calls_ = 0;
   std::int64_t hits_ = 0;  // evaluations in a row
 };
+
+/// Writes what was found, why and the remedy.
+void TellForeignTargets(const ForeignTargets::Found& found, const ForeignTargets::Limits& limits,
+                        Finding* finding);
 
 }  // namespace luff::rules

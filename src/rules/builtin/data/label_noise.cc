@@ -548,34 +548,14 @@ class LabelNoise final : public KeptRule {
 
   // A part of the training's targets that belongs to other rows.
   void Foreign(Sink& sink) {
-    const std::optional<ForeignTargets::Found> found =
-        foreign_.Close({limits_.share, limits_.z, limits_.evaluations});
+    const ForeignTargets::Limits limits{limits_.share, limits_.z, limits_.evaluations};
+    const std::optional<ForeignTargets::Found> found = foreign_.Close(limits);
     // Rows that are always wrong tell the same; a model that is hardly there in training tells nothing.
     if (!found || several_tasks_ || LargestDropout() > kHardlyThere || told_.contains("always_wrong") ||
         !told_.insert("part_of_other_rows").second)
       return;
     Finding finding = Begin(last_.Info(), "part_of_other_rows");
-    finding.what = fmt::format("about {:.2g} % of the training's targets seem to belong to other rows",
-                               100 * found->share);
-    finding.why = fmt::format(
-        "where the model's answer is most definite, {:.0f} of {:.0f} targets of the training are others, and "
-        "{:.2g} % of those of evaluations; for these answers they are as good as any target of the batch "
-        "(mean rank {:.2f}, 0.5 by chance), where hard or augmented rows have the second best",
-        found->wrong, found->rows, 100 * found->evaluated_share, found->rank);
-    finding.remedy =
-        "look at training rows with a definite answer and another target: shuffle, sort, filter and join "
-        "inputs and targets by the same index, all of them";
-    finding.causes = {"a part of the targets shuffled, or joined to other rows",
-                      "a source among several whose labels are shifted", "labels that were drawn at random"};
-    finding.evidence = {{"share", found->share},
-                        {"rows", found->rows},
-                        {"wrong", found->wrong},
-                        {"evaluation_rows", found->evaluated},
-                        {"evaluation_share", found->evaluated_share},
-                        {"rank", found->rank}};
-    finding.threshold = fmt::format(
-        "{:g} of the targets beyond those of evaluations, {:g} standard errors, in {} evaluations (Luff)",
-        limits_.share, limits_.z, limits_.evaluations);
+    TellForeignTargets(*found, limits, &finding);
     sink.Report(std::move(finding));
   }
 
