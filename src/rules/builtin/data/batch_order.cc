@@ -25,6 +25,7 @@ constexpr std::size_t kMaxLabels = 1024;
 constexpr std::size_t kMaxWindow = 4096;
 constexpr std::size_t kMaxMet = 8192;                 // targets that are known again
 constexpr std::uint64_t kKeyBits = (1ULL << 52) - 1;  // what a state keeps
+constexpr std::int64_t kBack = -1;                    // of a target that came again
 constexpr std::size_t kKeys = 3;     // by which windows may be sorted
 constexpr std::int64_t kPasses = 3;  // with the same order; two may be a try
 constexpr std::uint8_t kRises = 1, kFalls = 2;
@@ -113,7 +114,7 @@ class BatchOrder final : public KeptRule {
     double offset = 0, scale = 1;
     double numbers = 0, sum = 0, squares = 0, within = 0;
     double means_sum = 0, means_squares = 0, products = 0, last_mean = 0;
-    std::int64_t crossings = 0, back = 0;       // how many targets came again in a later pass
+    std::int64_t crossings = 0, back = 0;       // how many targets, each once, came again in a later pass
     std::map<std::uint64_t, std::int64_t> met;  // by target: the crossings before it was first seen
     bool above = false;
     bool dead = false;                            // no longer judged
@@ -290,7 +291,9 @@ class BatchOrder final : public KeptRule {
       const std::uint64_t key = HashBytes(&target, sizeof(target)) & kKeyBits;
       const auto known = kind->met.find(key);
       if (known != kind->met.end()) {
-        kind->back += known->second + 2 <= kind->crossings ? 1 : 0;
+        if (known->second == kBack || known->second + 2 > kind->crossings) continue;
+        known->second = kBack;  // once: what ends an episode has one value, again and again
+        ++kind->back;
       } else if (kind->met.size() < kMaxMet) {
         kind->met.emplace(key, kind->crossings);
       }
@@ -312,7 +315,8 @@ class BatchOrder final : public KeptRule {
     if (!(total > 0) || !(spread > 0) || kind->within >= limits_.within_variance * total) return;
     const double correlation = (kind->products / static_cast<double>(kind->pairs) - centre * centre) / spread;
     if (correlation < 0.6 || kind->crossings < 4 || kind->crossings > kind->batches / 3) return;
-    if (static_cast<double>(kind->back) < 2 * count) return;
+    const double known = static_cast<double>(kind->met.size());
+    if (static_cast<double>(kind->back) < std::min(2 * count, known / 2)) return;
     Finding finding = FindingAt(kName, "sorted", view, TensorAt{call.loss, call.worker});
     finding.since_step = 0;
     finding.what =

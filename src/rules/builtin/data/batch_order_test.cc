@@ -89,6 +89,10 @@ TEST(BatchOrder, TargetsThatNeverComeAgain_AreNoTable) {
                 if (step % 3 == 0) rollout[i] = wave(step) + normal(random);
                 return rollout[i];  // three updates each
               })).empty());
+  EXPECT_TRUE(FindingsOf(Numbers([&](int step, int i) {
+                return i == 0 ? 0.01 : wave(step) + normal(random);  // the last one of an episode
+              })).empty());
+  EXPECT_EQ(FindingsOf(Numbers([](int step, int) { return step % 30; })).size(), 1U);  // few numbers
   // a table whose passes end in the middle of a batch
   EXPECT_EQ(FindingsOf(Numbers([](int step, int i) { return 1e3 * ((16 * step + i) % 472); })).size(), 1U);
 }
