@@ -8,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "luff/tensor/hash.h"
 #include "rules/facts/sample.h"
 
 namespace luff::rules {
@@ -95,6 +96,21 @@ Table Sorted(const SampleValues& input, std::size_t rows) {
     for (std::size_t q = 0; q < kQuantiles; ++q)
       table.values.push_back(row[q * (count - 1) / (kQuantiles - 1)]);
   }
+  return table;
+}
+
+// Of a row of vectors (N, T, F), a number for each vector, equal for equal ones: a set of patterns, a
+// sequence of zeros and ones. Nothing for other shapes.
+std::optional<Table> Parts(const SampleValues& input, std::size_t rows) {
+  constexpr std::uint64_t kExact = (1ULL << 52) - 1;  // a double holds them
+  if (input.shape.size() != 3 || input.shape[1] < 2 || input.shape[2] < 2) return std::nullopt;
+  const auto count = static_cast<std::size_t>(input.shape[1]);
+  const auto width = static_cast<std::size_t>(input.shape[2]);
+  if (count > kMostValues) return std::nullopt;
+  Table table{rows, count, {}};
+  for (std::size_t at = 0; at < rows * count; ++at)
+    table.values.push_back(
+        static_cast<double>(HashBytes(&input.values[at * width], width * sizeof(double)) & kExact));
   return table;
 }
 
@@ -251,6 +267,7 @@ void Dependence::Add(const SampleValues& input, const SampleValues& target, bool
   }
   if (fresh) Correlate(input, *divided, count);
   Test(kValues, Links::Nearest(*values), *likeness, seed);
+  if (const auto parts = Parts(input, count)) Test(kSharedPart, Links::Common(*parts, true), *likeness, seed);
   if (rows.width < 2 * kLags || input.shape.size() < 2) return;
   Test(kShifted, Links::Nearest(Shifted(input, count)), *likeness, seed);
   Test(kSorted, Links::Nearest(Sorted(input, count)), *likeness, seed);
@@ -283,8 +300,8 @@ double Dependence::z() const noexcept {
 }
 
 void Dependence::VisitFields(Fields& io) {
-  constexpr std::array<const char*, kWays> kNames = {"values",  "shifted",   "sorted",
-                                                     "same_id", "shared_id", "answers"};
+  constexpr std::array<const char*, kWays> kNames = {"values",    "shifted", "sorted",     "same_id",
+                                                     "shared_id", "answers", "shared_part"};
   io("rows", rows_);
   io("products", products_, kColumns * kTargets);
   io("correlated", correlated_);

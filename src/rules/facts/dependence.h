@@ -17,9 +17,10 @@ namespace luff::rules {
 ///
 /// Neighbours are looked for in several ways, since what makes inputs alike differs from task to task.
 /// Values: standardised inputs, their autocovariances (alike where patterns are shifted), their sorted values
-/// (alike where they are permuted). Ids: the same id at the same place, the same id anywhere. Targets are
-/// alike by equal ids, or by the product of their centred values. Where targets are mostly noise, neighbours
-/// tell little: correlations of single values of inputs and targets are looked at too.
+/// (alike where they are permuted), vectors that two rows of vectors have in common (a bag that one of its
+/// patterns tells). Ids: the same id at the same place, the same id anywhere. Targets are alike by equal ids,
+/// or by the product of their centred values. Where targets are mostly noise, neighbours tell little:
+/// correlations of single values of inputs and targets are looked at too.
 class Dependence {
  public:
   static constexpr std::size_t kLeastRows = 8;  // of a batch
@@ -50,7 +51,7 @@ class Dependence {
       io("variance", variance);
     }
   };
-  enum WayId : std::uint8_t { kValues, kShifted, kSorted, kSameId, kSharedId, kAnswers, kWays };
+  enum WayId : std::uint8_t { kValues, kShifted, kSorted, kSameId, kSharedId, kAnswers, kSharedPart, kWays };
 
   struct Links;
   struct Likeness;

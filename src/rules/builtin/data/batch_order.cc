@@ -7,6 +7,7 @@
 
 #include "base/format.h"
 #include "luff/profile/input.h"
+#include "luff/tensor/hash.h"
 #include "rules/facts/collected_rows.h"
 #include "rules/facts/common_needs.h"
 #include "rules/facts/loss_call.h"
@@ -22,6 +23,9 @@ namespace {
 constexpr const char* kName = "BatchOrder";
 constexpr std::size_t kMaxLabels = 1024;
 constexpr std::size_t kMaxWindow = 4096;
+constexpr std::size_t kMaxMet = 8192;                 // targets that are known again
+constexpr std::uint64_t kKeyBits = (1ULL << 52) - 1;  // what a state keeps
+constexpr std::int64_t kBack = -1;                    // of a target that came again
 constexpr std::size_t kKeys = 3;     // by which windows may be sorted
 constexpr std::int64_t kPasses = 3;  // with the same order; two may be a try
 constexpr std::uint8_t kRises = 1, kFalls = 2;
@@ -110,7 +114,8 @@ class BatchOrder final : public KeptRule {
     double offset = 0, scale = 1;
     double numbers = 0, sum = 0, squares = 0, within = 0;
     double means_sum = 0, means_squares = 0, products = 0, last_mean = 0;
-    std::int64_t crossings = 0;
+    std::int64_t crossings = 0, back = 0;       // how many targets, each once, came again in a later pass
+    std::map<std::uint64_t, std::int64_t> met;  // by target: the crossings before it was first seen
     bool above = false;
     bool dead = false;                            // no longer judged
     std::array<std::uint8_t, kKeys> orders = {};  // of windows, by key: kRises, kFalls, or both
@@ -132,6 +137,8 @@ class BatchOrder final : public KeptRule {
       io("products", products);
       io("last_mean", last_mean);
       io("crossings", crossings);
+      io("back", back);
+      io("met", met, kMaxMet);
       io("above", above);
       io("dead", dead);
       io("orders", orders);
@@ -253,7 +260,9 @@ class BatchOrder final : public KeptRule {
   }
 
   // Reports sorted numbers: little variance within batches, and batch means that follow each other and start
-  // again with each pass over the data. Targets that only drift are not sorted.
+  // again with each pass over the data. Targets that only drift are not sorted. A table's rows come again
+  // with the next pass, with the numbers they had: what a value network makes of its own answers, or a policy
+  // of new episodes, goes up and down likewise and never comes again.
   void Numbers(const StepView& view, const LossCall& call, const std::vector<double>& targets, Kind* kind,
                Sink& sink) const {
     double mean = 0;
@@ -278,6 +287,17 @@ class BatchOrder final : public KeptRule {
       if (above != kind->above) ++kind->crossings;
       kind->above = above;
     }
+    for (const double target : targets) {
+      const std::uint64_t key = HashBytes(&target, sizeof(target)) & kKeyBits;
+      const auto known = kind->met.find(key);
+      if (known != kind->met.end()) {
+        if (known->second == kBack || known->second + 2 > kind->crossings) continue;
+        known->second = kBack;  // once: what ends an episode has one value, again and again
+        ++kind->back;
+      } else if (kind->met.size() < kMaxMet) {
+        kind->met.emplace(key, kind->crossings);
+      }
+    }
     ++kind->batches;
     kind->last_mean = mean;
     kind->means_sum += mean;
@@ -295,6 +315,8 @@ class BatchOrder final : public KeptRule {
     if (!(total > 0) || !(spread > 0) || kind->within >= limits_.within_variance * total) return;
     const double correlation = (kind->products / static_cast<double>(kind->pairs) - centre * centre) / spread;
     if (correlation < 0.6 || kind->crossings < 4 || kind->crossings > kind->batches / 3) return;
+    const double known = static_cast<double>(kind->met.size());
+    if (static_cast<double>(kind->back) < std::min(2 * count, known / 2)) return;
     Finding finding = FindingAt(kName, "sorted", view, TensorAt{call.loss, call.worker});
     finding.since_step = 0;
     finding.what =
@@ -327,7 +349,7 @@ class BatchOrder final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<BatchOrder>(kName, kParams);
-  spec.version = 4;  // 2: windows; 3: learnt rows are not collected; 4: "same_order"
+  spec.version = 5;  // 2: windows; 3: learnt rows are not collected; 4: "same_order"; 5: numbers that return
   spec.summary = "training data that come sorted by their targets, or in the same order each time";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;

@@ -77,6 +77,26 @@ TEST(BatchOrder, ShuffledNumbersAndNumbersThatDrift_AreSilent) {
   EXPECT_TRUE(FindingsOf(Numbers([&](int step, int) { return 10 * step + normal(random); })).empty());
 }
 
+// A value network on episodes as they come, its targets made of its own answers: rises and falls pass for
+// passes over a sorted table, but no number comes again, unless at once, as in the updates of one rollout.
+TEST(BatchOrder, TargetsThatNeverComeAgain_AreNoTable) {
+  std::mt19937 random(1);
+  std::normal_distribution<double> normal(0, 0.1);
+  const auto wave = [](int step) { return std::abs(step % 30 - 15); };
+  EXPECT_TRUE(FindingsOf(Numbers([&](int step, int) { return wave(step) + normal(random); })).empty());
+  std::vector<double> rollout(16);
+  EXPECT_TRUE(FindingsOf(Numbers([&](int step, int i) {
+                if (step % 3 == 0) rollout[i] = wave(step) + normal(random);
+                return rollout[i];  // three updates each
+              })).empty());
+  EXPECT_TRUE(FindingsOf(Numbers([&](int step, int i) {
+                return i == 0 ? 0.01 : wave(step) + normal(random);  // the last one of an episode
+              })).empty());
+  EXPECT_EQ(FindingsOf(Numbers([](int step, int) { return step % 30; })).size(), 1U);  // few numbers
+  // a table whose passes end in the middle of a batch
+  EXPECT_EQ(FindingsOf(Numbers([](int step, int i) { return 1e3 * ((16 * step + i) % 472); })).size(), 1U);
+}
+
 // Batches of 16 windows of 6 numbers; `number_of(row, place)`, 480 rows a pass, in the order of `row_of`.
 FakeTrial Windows(const std::function<double(int, int)>& number_of,
                   const std::function<int(int, int)>& row_of, int steps = 160) {

@@ -209,6 +209,11 @@ class InputScale final : public KeptRule {
     finding.remedy =
         "standardise each feature with the mean and the deviation of the training data, or begin "
         "the model with a normalisation layer";
+    if (const double size = large > 0 ? TargetSize(view) : 0; size >= limits_.large / 5)
+      finding.remedy += fmt::format(
+          "; the targets, too (of the order of {:.3g}): with such inputs a model begins near 0, far from "
+          "them",
+          size);
     finding.causes = {"inputs were not standardised", "a unit or a missing value code in a column",
                       "images of 0 to 255 that were not divided by 255"};
     finding.evidence = {{"largest_rms", largest},
@@ -255,6 +260,17 @@ class InputScale final : public KeptRule {
     const std::vector<LossCall>& calls = LossReader::Read(view);
     if (calls.size() != 1 || !IsRegression(reader_.Recognise(calls.front()).formula)) return nullptr;
     return &calls.front().target;
+  }
+
+  // Root mean square of that target; 0 without one. Where inputs and targets have one unit, such as a
+  // maximum, a copy or the next value of a series, inputs alone that are brought near 1 leave the model
+  // farther from its targets than before.
+  double TargetSize(const StepView& view) {
+    const SampleValues* target = TargetOf(view);
+    if (target == nullptr || target->values.empty()) return 0;
+    double squares = 0;
+    for (const double value : target->values) squares += value * value;
+    return std::sqrt(squares / static_cast<double>(target->values.size()));
   }
 
   // Rows of a narrow table that are standardised one by one.

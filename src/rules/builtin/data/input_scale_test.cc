@@ -58,6 +58,33 @@ TEST(InputScale, RawTable_IsNamedAtTheFirstStepWhoseLayersAreSeen) {
   EXPECT_NE(findings[0].what.find("differ in scale"), std::string::npos);
 }
 
+// The remedy for eight rows of features of 60 a step whose targets are `target`.
+std::string RemedyWithTargets(double target) {
+  FakeTrial trial;
+  std::mt19937 noise(3);
+  std::normal_distribution<double> normal(0, 60);
+  trial.Define("0_input_0", Role::kInput, "Linear");
+  for (int step = 0; step < 6; ++step) {
+    std::vector<double> values(16);
+    for (double& value : values) value = normal(noise);
+    trial.Step()
+        .Loss((target - 0.5) * (target - 0.5), "MSELoss_output_0")
+        .Sample("sample/Net_input_0", {8, 2}, values);
+    if (step > 0) trial.Tensor("0_input_0", Role::kInput, values);
+    trial.Sample("sample/MSELoss_input_0", {8, 1}, std::vector<double>(8, 0.5));
+    trial.Sample("sample/MSELoss_input_1", {8, 1}, std::vector<double>(8, target));
+  }
+  const auto findings = Findings(trial);
+  return findings.size() == 1 ? findings[0].remedy : std::string();
+}
+
+// Inputs that are standardised alone leave a model farther from targets of their size than before.
+TEST(InputScale, TargetsOfTheSizeOfTheInputs_AreToBeScaledWithThem) {
+  EXPECT_NE(RemedyWithTargets(90).find("the targets, too (of the order of 90)"), std::string::npos);
+  EXPECT_NE(RemedyWithTargets(1).find("standardise"), std::string::npos);
+  EXPECT_EQ(RemedyWithTargets(1).find("targets"), std::string::npos);
+}
+
 TEST(InputScale, TinyInputs_AreNamed) { EXPECT_EQ(Findings(Story({1e-5, 1e-4})).size(), 1U); }
 
 TEST(InputScale, OrdinaryInputs_Ids_AndInputsThatTheModelScales_AreSilent) {

@@ -625,7 +625,7 @@ RuleSpec Spec() {
   RuleSpec spec = SpecOf<LabelNoise>(kName, kParams);
   // 6: noise that was drawn anew; 7: that is drowned; 8: data that are; 10: own targets, hidden times
   // 14: tests by hand make no targets; 15: rows of all inputs; 16: "own_answers", few rows, "two_loaders"
-  // 17: "unrelated" heals; 18: beside related targets
+  // 17: "unrelated" heals; 18: beside related targets, and it looks at shared vectors
   spec.version = 18;
   spec.summary = "labels of the training that contradict each other, the inputs, or all that was learned";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };

@@ -35,7 +35,22 @@ struct Story {
   int learnt = 1000;      // pass from which a model tells unrelated rows that it was not trained on
   bool part = false;      // the loss is a part of a sum, which only trainings show
   bool games = false;     // a second loss, of the results of games of chance
+  int signals = 0;        // inputs are bags of patterns; one of so many patterns makes a bag's label 1
 };
+
+// Patterns of eight bits, none of the first ones unless `holds`: then one of them, somewhere.
+constexpr int kParts = 12, kBits = 8;
+std::vector<double> BagOf(std::mt19937* random, int signals, bool holds) {
+  std::vector<double> bag;
+  const int place = static_cast<int>((*random)() % kParts);
+  for (int part = 0; part < kParts; ++part) {
+    const int few = static_cast<int>((*random)() % static_cast<unsigned>(signals));
+    const int other = signals + static_cast<int>((*random)() % static_cast<unsigned>(256 - signals));
+    const int pattern = 37 * (holds && part == place ? few : other) % 256;
+    for (int bit = 0; bit < kBits; ++bit) bag.push_back(pattern >> bit & 1);
+  }
+  return bag;
+}
 
 std::vector<Finding> Told(const Story& story) {
   FakeTrial trial;
@@ -71,6 +86,8 @@ std::vector<Finding> Told(const Story& story) {
         std::normal_distribution<double> normal;
         for (double& value : input) value = normal(own);
         input[0] += story.hint * truth;
+        if (story.signals > 0) input = BagOf(&own, story.signals, truth % 2);
+        if (story.signals > 0) truth %= 2;
       }
       inputs.insert(inputs.end(), input.begin(), input.end());
       if (story.partners > 0) {
@@ -103,7 +120,10 @@ std::vector<Finding> Told(const Story& story) {
                                 static_cast<std::size_t>(std::count(labels.begin(), labels.end(), -100)));
     const auto n = static_cast<std::int64_t>(rows.size());
     trial.Step(train ? query::Mode::kTrain : query::Mode::kEval)
-        .Sample("sample/Net_input_0", {n, kWidth}, inputs);
+        .Sample("sample/Net_input_0",
+                story.signals > 0 ? std::vector<std::int64_t>{n, kParts, kBits}
+                                  : std::vector<std::int64_t>{n, kWidth},
+                inputs);
     if (story.partners > 0) trial.Sample("sample/Net_input_1", {n, kWidth}, partners);
     if (story.numbers) {
       trial.Sample("sample/MSELoss_input_0", {n}, answers)
@@ -229,6 +249,12 @@ TEST(LabelNoise, TasksOfAFewRowsOfEachClass_AndRowsThatAreNotLabelled_AreSilent)
 
 TEST(LabelNoise, OneValueThatTellsALittle_IsEnoughToBeSilent) {
   EXPECT_TRUE(Told({.flipped = 0, .unrelated = true, .hint = 1}).empty());
+}
+
+// What tells a bag is that one of a few patterns is in it, in whichever place.
+TEST(LabelNoise, BagsThatOneOfTheirPatternsTells_AreSilent_AndBagsOfNothingAreNot) {
+  EXPECT_TRUE(Told({.flipped = 0, .unrelated = true, .signals = 4}).empty());
+  EXPECT_EQ(Told({.flipped = 0, .unrelated = true, .signals = 200}).size(), 1U);
 }
 
 TEST(LabelNoise, EqualRowsOfFewLevels_AreNoContradiction) {

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/format.h"
@@ -127,6 +128,7 @@ class Luff final : public KeptRule {
       if (open_.empty() && history.Rising()) continue;
       if (history.zero && StateIsZero(view.trial.tensor(one.tensor).name)) continue;
       if (history.count >= limits_.updates && std::popcount(history.bits) >= 30 && small) {
+        if (!history.zero && PassesBeside(view, one, seen, limits_.ratio * largest)) continue;
         if (smallest == nullptr || one.size < smallest->size) smallest = &one;
         others.push_back(view.trial.tensor(one.tensor).name);
       }
@@ -214,6 +216,28 @@ class Luff final : public KeptRule {
     query::TensorId tensor;
     double size;
   };
+
+  // Whether a layer of the same module that comes first gets gradients. Then they do not vanish on the way to
+  // it: this layer's alone are small, as of the keys of an attention whose weights are still even.
+  [[nodiscard]] bool PassesBeside(const StepView& view, const Seen& one, const std::vector<Seen>& seen,
+                                  double least) const {
+    const std::string_view module = ModuleOf(view.trial.tensor(one.tensor).name);
+    return !module.empty() && std::any_of(seen.begin(), seen.end(), [&](const Seen& other) {
+      const std::string& name = view.trial.tensor(other.tensor).name;
+      if (other.tensor >= one.tensor || other.size < least || ModuleOf(name) != module) return false;
+      const auto history = histories_.find(name);
+      return history != histories_.end() && std::popcount(history->second.bits) <= 2;
+    });
+  }
+  // "gradient/Net_block.mixer" of "gradient/Net_block.mixer.keys.weight"; nothing for a layer of the model
+  // itself.
+  static std::string_view ModuleOf(std::string_view name) {
+    for (int part = 0; part < 2; ++part) {
+      const std::size_t at = name.rfind('.');
+      name = at == std::string_view::npos ? std::string_view() : name.substr(0, at);
+    }
+    return name;
+  }
 
   // Whether a gradient of exact zeros is that of the weights for a state that is always zero, as where
   // sequences have one step: those for the input get gradients. NoGradient tells of it; nothing vanishes.
@@ -405,8 +429,8 @@ class Luff final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<Luff, Original>(kName, kParams);  // gradients and losses are always captured
-  // 3: gradients that grow wait; 4: states of zeros; 5: "sigmoids"
-  spec.version = 5;
+  // 3: gradients that grow wait; 4: states of zeros; 5: "sigmoids"; 6: layers beside that get gradients
+  spec.version = 6;
   spec.summary =
       "gradients of some layers are next to nothing beside those of others, and the loss does not fall";
   return spec;

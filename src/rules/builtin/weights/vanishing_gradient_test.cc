@@ -1,5 +1,6 @@
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -118,6 +119,29 @@ TEST(VanishingGradient, AShareThatGrowsWithTheLastLayer_Waits) {
   EXPECT_TRUE(told([](int step) { return 1e-10 * step * step * step; }).empty());  // a zero head, warmed up
   EXPECT_TRUE(told([](int step) { return 3e-7 * step; }).empty());                 // the same at a small rate
   EXPECT_TRUE(told([](int step) { return 1e-8 * step * step; }).empty());
+}
+
+// The layers of a module, in its order, with their gradients, before a last layer; the loss stands still.
+std::vector<Finding> Module(const std::vector<std::pair<std::string, double>>& layers) {
+  FakeTrial trial;
+  for (int step = 0; step < 130; ++step) {
+    trial.Step().Loss(4 + 0.2 * (step % 3));
+    for (const auto& [layer, size] : layers) {
+      const std::string name = "gradient/Net_block.mixer." + layer + ".weight";
+      trial.Define(name, Role::kGradient, "Linear");
+      trial.Tensor(name, Role::kGradient, {size * (1 + 0.1 * (step % 2))});
+    }
+    trial.Define("gradient/Net_last.weight", Role::kGradient, "Linear");
+    trial.Tensor("gradient/Net_last.weight", Role::kGradient, {0.05});
+  }
+  return FindingsOf(trial, "VanishingGradient", ParameterSet::kLuff);
+}
+
+// Keys of an attention whose weights are still even get next to nothing, what stands before them gets enough.
+TEST(VanishingGradient, ALayerBesideOnesThatGetGradients_IsNoVanishing) {
+  EXPECT_TRUE(Module({{"fc_q", 1e-3}, {"fc_k", 3e-8}, {"fc_v", 0.02}, {"fc_o", 0.03}}).empty());
+  EXPECT_EQ(Module({{"0", 3e-8}, {"2", 1e-6}, {"4", 0.02}}).size(), 1U);  // one behind the other
+  EXPECT_EQ(Module({{"0", 1e-3}, {"2", 0}, {"4", 0.02}}).size(), 1U);     // nothing at all arrives
 }
 
 TEST(VanishingGradient, WeightsForAStateThatIsAlwaysZero_AreLeftToNoGradient) {
