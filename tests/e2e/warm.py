@@ -8,6 +8,7 @@ no child of `luff run`, which runs this file as a client that waits for it:
 
 from __future__ import annotations
 
+import importlib
 import os
 import select
 import signal
@@ -83,8 +84,8 @@ def _become(request: bytes, files: list[int]) -> str:
 
 def _serve(address: str) -> str:
     """Forks for each request until its input ends. Returns in the fork only, with the script to run."""
-    import luff.torch
-    import torch._dynamo  # noqa: F401  (the first optimizer imports it)
+    for name in ("luff.torch", "torch._dynamo"):  # the first optimizer imports the second
+        importlib.import_module(name)
 
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(address)
