@@ -1,6 +1,6 @@
 """Runs scripts under `luff run` in forks of one process that has imported torch, which takes most of a short job.
 
-For tests of what is told of a training. What happens to processes is tested with real ones: a script's process is here
+For tests of findings about a training. What happens to processes is tested with real ones: a script's process is here
 no child of `luff run`, which runs this file as a client that waits for it:
 
     luff run ... -- python warm.py SOCKET SCRIPT [ARGUMENT ...]
