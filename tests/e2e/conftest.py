@@ -11,11 +11,14 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
+
+from .warm import Warm
 
 pytest.importorskip("torch")
 
@@ -44,6 +47,8 @@ class Job:
 
 class Luff:
     """Runs the command, in a home and a working directory of its own."""
+
+    warm: ClassVar[Warm | None] = None
 
     def __init__(self, tmp_path: Path) -> None:
         self.executable = _executable()
@@ -92,11 +97,20 @@ class Luff:
 
     def run(self, script: str, *options: str, arguments: tuple[str, ...] = (), **environment: str) -> Job:
         """Runs one of the scripts in this folder under `luff run`."""
+        command = [sys.executable, str(_HERE / "scripts" / script), *arguments]
+        return self._run(command, *options, **environment)
+
+    def train(self, script: str, *options: str, arguments: tuple[str, ...] = (), **environment: str) -> Job:
+        """Runs one of the scripts in this folder as `run` does, in a process that has torch from the start."""
+        if Luff.warm is None:
+            Luff.warm = Warm()
+        return self._run(Luff.warm.command(_HERE / "scripts" / script, *arguments), *options, **environment)
+
+    def _run(self, command: list[str], *options: str, **environment: str) -> Job:
         run, findings = self.tmp / "run", self.tmp / "findings.jsonl"
         code, out, err = self(
-            "run", "--run", str(run), "--findings", str(findings), *options, "--",
-            sys.executable, str(_HERE / "scripts" / script), *arguments, **environment,
-        )  # fmt: skip
+            "run", "--run", str(run), "--findings", str(findings), *options, "--", *command, **environment
+        )
         lines = findings.read_text().splitlines() if findings.exists() else []
         return Job(code, out, err, run, [json.loads(line) for line in lines])
 
@@ -138,6 +152,14 @@ def _signals_of_the_keyboard() -> None:
     ):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, default)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_process_is_left() -> Iterator[None]:
+    yield
+    if Luff.warm is not None:
+        Luff.warm.close()
+        Luff.warm = None
 
 
 @pytest.fixture

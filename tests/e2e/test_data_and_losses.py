@@ -19,11 +19,11 @@ WRONG = [
 
 @pytest.mark.parametrize(("wrong", "rule", "cause"), WRONG)
 def test_what_data_and_loss_disagree_about_is_named(luff: Luff, wrong: str, rule: str, cause: str) -> None:
-    job = luff.run("data_and_losses.py", arguments=(wrong,))
+    job = luff.train("data_and_losses.py", arguments=(wrong,))
     leaders = {(f["rule"], f["cause"]) for f in job.findings if not f["leader"]}
     assert leaders == {(rule, cause)}
 
 
 @pytest.mark.parametrize("right", [f"no_{wrong}" for wrong, _, _ in WRONG])
 def test_the_same_programs_as_they_should_be_are_silent(luff: Luff, right: str) -> None:
-    assert luff.run("data_and_losses.py", arguments=(right,)).findings == []
+    assert luff.train("data_and_losses.py", arguments=(right,)).findings == []

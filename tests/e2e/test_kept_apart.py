@@ -20,12 +20,12 @@ MEANT = ("attacked", "gathered", "added", "labels", "head_of_zeros", "dice", "ad
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_each_is_named(luff: Luff, name: str) -> None:
-    job = luff.run("kept_apart.py", arguments=(name,))
+    job = luff.train("kept_apart.py", arguments=(name,))
     leaders = {(f["rule"], f["cause"]) for f in job.findings if not f["leader"]}
     assert FAULTS[name] in leaders
 
 
 @pytest.mark.parametrize("name", MEANT)
 def test_what_is_meant_is_none_of_them(luff: Luff, name: str) -> None:
-    told = {(f["rule"], f["cause"]) for f in luff.run("kept_apart.py", arguments=(name,)).findings}
+    told = {(f["rule"], f["cause"]) for f in luff.train("kept_apart.py", arguments=(name,)).findings}
     assert not told & set(FAULTS.values())

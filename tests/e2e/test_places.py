@@ -16,14 +16,14 @@ from .conftest import Luff
     ],
 )
 def test_a_call_at_the_wrong_place_is_named(luff: Luff, wrong: str, rule: str, cause: str) -> None:
-    job = luff.run("places.py", arguments=(wrong,))
+    job = luff.train("places.py", arguments=(wrong,))
     leaders = {(f["rule"], f["cause"]) for f in job.findings if not f["leader"]}
     assert leaders == {(rule, cause)}
 
 
 @pytest.mark.parametrize("wrong", ["nothing", "nothing_of_two"])
 def test_the_same_loops_as_they_should_be_are_silent(luff: Luff, wrong: str) -> None:
-    assert luff.run("places.py", arguments=(wrong,)).findings == []
+    assert luff.train("places.py", arguments=(wrong,)).findings == []
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_the_same_loops_as_they_should_be_are_silent(luff: Luff, wrong: str) -> 
 def test_something_in_the_place_of_what_is_meant_is_named(
     luff: Luff, wrong: str, rule: str, cause: str
 ) -> None:
-    job = luff.run("wrong_objects.py", arguments=(wrong,))
+    job = luff.train("wrong_objects.py", arguments=(wrong,))
     leaders = {(f["rule"], f["cause"]) for f in job.findings if not f["leader"]}
     assert leaders == {(rule, cause)}
 
@@ -48,7 +48,7 @@ def test_something_in_the_place_of_what_is_meant_is_named(
     "right", ["no_accuracy_to_fall", "no_last_of_both", "no_same_reference", "no_other_noise"]
 )
 def test_the_same_with_what_is_meant_is_silent(luff: Luff, right: str) -> None:
-    assert luff.run("wrong_objects.py", arguments=(right,)).findings == []
+    assert luff.train("wrong_objects.py", arguments=(right,)).findings == []
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_the_same_with_what_is_meant_is_silent(luff: Luff, right: str) -> None:
     ],
 )
 def test_what_is_the_same_and_what_is_mixed_is_named(luff: Luff, wrong: str, rule: str, cause: str) -> None:
-    job = luff.run("same_or_mixed.py", arguments=(wrong,))
+    job = luff.train("same_or_mixed.py", arguments=(wrong,))
     leaders = {(f["rule"], f["cause"]) for f in job.findings if not f["leader"]}
     assert leaders == {(rule, cause)}
 
@@ -73,7 +73,7 @@ def test_what_is_the_same_and_what_is_mixed_is_named(luff: Luff, wrong: str, rul
     + ["no_sorted_windows"],
 )
 def test_the_same_without_these_mistakes_is_silent(luff: Luff, right: str) -> None:
-    assert luff.run("same_or_mixed.py", arguments=(right,)).findings == []
+    assert luff.train("same_or_mixed.py", arguments=(right,)).findings == []
 
 
 @pytest.mark.parametrize(
@@ -90,4 +90,4 @@ def test_the_same_without_these_mistakes_is_silent(luff: Luff, right: str) -> No
     ],
 )
 def test_healthy_trainings_that_look_like_a_fault_are_silent(luff: Luff, what: str) -> None:
-    assert luff.run("look_alikes.py", arguments=(what,)).findings == []
+    assert luff.train("look_alikes.py", arguments=(what,)).findings == []

@@ -33,11 +33,11 @@ OTHERS = (
 
 @pytest.mark.parametrize("wrong", FAULTS)
 def test_each_is_named(luff: Luff, wrong: str) -> None:
-    job = luff.run("rates_and_scales.py", arguments=(wrong,))
+    job = luff.train("rates_and_scales.py", arguments=(wrong,))
     assert FAULTS[wrong] in {(f["rule"], f["cause"]) for f in job.findings if not f["leader"]}
 
 
 @pytest.mark.parametrize("right", OTHERS)
 def test_what_looks_like_them_is_silent(luff: Luff, right: str) -> None:
-    told = {(f["rule"], f["cause"]) for f in luff.run("rates_and_scales.py", arguments=(right,)).findings}
+    told = {(f["rule"], f["cause"]) for f in luff.train("rates_and_scales.py", arguments=(right,)).findings}
     assert not told & {*FAULTS.values(), ("LossSpike", "spike"), ("WeightUpdateRatio", "small")}

@@ -21,7 +21,7 @@ DATA = {"TrainValSkew", "InputScale", "ClassImbalance"}
 
 @pytest.mark.parametrize(("wrong", "rule", "cause"), WRONG)
 def test_rows_that_one_side_changes_are_named(luff: Luff, wrong: str, rule: str, cause: str) -> None:
-    job = luff.run("sides_apart.py", arguments=(wrong,))
+    job = luff.train("sides_apart.py", arguments=(wrong,))
     found = {(f["rule"], f["cause"]) for f in job.findings if f["rule"] in DATA}
     also = {("InputScale", "cut_to_integers")} if wrong == "training_cut" else set()
     assert found == {(rule, cause), *also}
@@ -31,4 +31,4 @@ def test_rows_that_one_side_changes_are_named(luff: Luff, wrong: str, rule: str,
     "right", ["no_noise_on_whole_numbers", "no_rows_with_noise", "no_rounded_targets", "no_other_weights"]
 )
 def test_rows_that_are_alike_on_both_sides_are_silent(luff: Luff, right: str) -> None:
-    assert not luff.run("sides_apart.py", arguments=(right,)).rules() & DATA
+    assert not luff.train("sides_apart.py", arguments=(right,)).rules() & DATA

@@ -50,14 +50,14 @@ MEANT = (
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_each_is_named(luff: Luff, name: str) -> None:
-    job = luff.run("undone.py", arguments=(name,))
+    job = luff.train("undone.py", arguments=(name,))
     leaders = {(f["rule"], f["cause"]) for f in job.findings if not f["leader"] and not f["healed"]}
     assert FAULTS[name] in leaders
 
 
 @pytest.mark.parametrize("name", MEANT)
 def test_what_is_meant_is_none_of_them(luff: Luff, name: str) -> None:
-    told = {(f["rule"], f["cause"]) for f in luff.run("undone.py", arguments=(name,)).findings}
+    told = {(f["rule"], f["cause"]) for f in luff.train("undone.py", arguments=(name,)).findings}
     assert not told & set(FAULTS.values())
 
 

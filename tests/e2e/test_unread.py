@@ -22,12 +22,12 @@ FAULTS = {
 
 @pytest.mark.parametrize("wrong", FAULTS)
 def test_each_is_named(luff: Luff, wrong: str) -> None:
-    job = luff.run("unread.py", arguments=(wrong,))
+    job = luff.train("unread.py", arguments=(wrong,))
     leaders = {(f["rule"], f["cause"]) for f in job.findings if not f["leader"]}
     assert FAULTS[wrong] in leaders
 
 
 @pytest.mark.parametrize("right", [f"no_{wrong}" for wrong in FAULTS])
 def test_the_same_without_it_is_silent(luff: Luff, right: str) -> None:
-    told = {(f["rule"], f["cause"]) for f in luff.run("unread.py", arguments=(right,)).findings}
+    told = {(f["rule"], f["cause"]) for f in luff.train("unread.py", arguments=(right,)).findings}
     assert not told & set(FAULTS.values())

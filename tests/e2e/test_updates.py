@@ -16,12 +16,12 @@ FAULTS = {
 
 @pytest.mark.parametrize("wrong", FAULTS)
 def test_each_is_named(luff: Luff, wrong: str) -> None:
-    job = luff.run("updates.py", arguments=(wrong,))
+    job = luff.train("updates.py", arguments=(wrong,))
     leaders = {(f["rule"], f["cause"]) for f in job.findings if not f["leader"]}
     assert FAULTS[wrong] in leaders
 
 
 @pytest.mark.parametrize("right", [f"no_{wrong}" for wrong in FAULTS])
 def test_the_same_without_it_is_silent(luff: Luff, right: str) -> None:
-    told = {(f["rule"], f["cause"]) for f in luff.run("updates.py", arguments=(right,)).findings}
+    told = {(f["rule"], f["cause"]) for f in luff.train("updates.py", arguments=(right,)).findings}
     assert not told & {*FAULTS.values()}

@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 
-from devlib import docs, fuzz, results, setup, stamp, term, times, wheel  # noqa: E402
+from devlib import docs, fuzz, results, setup, stamp, term, wheel  # noqa: E402
 from devlib import test as run_tests  # noqa: E402
 
 
@@ -97,7 +97,7 @@ def test_a_full_disk_is_told_and_other_stages_still_count(
         "other": run_tests.Stage(lambda _: results.Tally(passed=2), "another"),
     }
     monkeypatch.setattr(run_tests, "STAGES", stages)
-    assert run_tests.test_main(argparse.Namespace(only=[], filter="", thorough=False, write_times=False)) == 1
+    assert run_tests.test_main(argparse.Namespace(only=[], filter="", thorough=False)) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == "2 passed, 1 failed, 0 skipped"
     assert any("fills: the disk of" in line and "is full" in line for line in lines)
@@ -123,9 +123,7 @@ def test_stages_that_leave_a_core_idle_run_beside_each_other(
         "second": run_tests.Stage(meets, "another", beside=True),
     }
     monkeypatch.setattr(run_tests, "STAGES", stages)
-    assert (
-        run_tests.test_main(argparse.Namespace(only=[], filter="x", thorough=False, write_times=False)) == 0
-    )
+    assert run_tests.test_main(argparse.Namespace(only=[], filter="x", thorough=False)) == 0
     said = capsys.readouterr().out.splitlines()
     for name in ("first", "second"):  # the output of each stage stays together
         start = next(i for i, line in enumerate(said) if line.startswith(f"== {name}:"))
@@ -153,43 +151,8 @@ def test_a_stage_that_waits_runs_beside_as_many_others_as_there_are_cores(
         "idle": run_tests.Stage(meets, "a server's client", beside=True, waits=True),
     }
     monkeypatch.setattr(run_tests, "STAGES", stages)
-    assert (
-        run_tests.test_main(argparse.Namespace(only=[], filter="x", thorough=False, write_times=False)) == 0
-    )
+    assert run_tests.test_main(argparse.Namespace(only=[], filter="x", thorough=False)) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "3 passed, 0 failed, 0 skipped"
-
-
-def test_a_stage_over_its_share_of_the_budget_is_named_on_any_machine_and_fails_on_none(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    budget = tmp_path / "test_times.json"
-    budget.write_text('{"cpu_s": {"a": 10, "b": 20, "c": 30}}')
-    monkeypatch.setattr(times, "BUDGET", budget)
-
-    def judged(*used: float) -> list[str]:
-        took = times.Times(whole=True)
-        for name, cpu_s in zip("abc", used, strict=True):
-            took.add(name, 1.0, cpu_s, results.Tally())
-        return took.over_budget()
-
-    assert judged(30, 60, 90) == []  # three times as slow in total
-    (slow,) = judged(10, 34, 30)
-    assert slow.startswith("b: 34 CPU seconds, 1.70 times its budget")
-    assert times.Times(whole=False).over_budget() == []
-
-
-def test_a_whole_run_writes_its_times_as_the_budget(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(times, "BUDGET", tmp_path / "test_times.json")
-    took = times.Times(whole=True)
-    for name, cpu_s in {"a": 61.6, "compiles": 300.0, "skipped": 0.2}.items():
-        took.add(name, 1.0, cpu_s, results.Tally())
-    took.write(["a", "skipped"])
-    assert times.BUDGET.read_text() == '{\n  "cpu_s": {\n    "a": 62\n  }\n}\n'
-    with pytest.raises(term.Failed, match="whole run"):
-        times.Times(whole=False).write([])
-
-
-# --- packages ---
 
 
 @pytest.fixture

@@ -44,11 +44,6 @@ def test_arguments(parser):
         help="also what is too slow for each change; run whole before a release",
     )
     parser.add_argument("--fuzz-seconds", type=int, default=5, help="time for each fuzz target (default: 5)")
-    parser.add_argument(
-        "--write-times",
-        action="store_true",
-        help=f"what the stages took becomes {times.BUDGET.relative_to(ROOT)}",
-    )
     parser.add_argument("--kills", type=int, default=200, help="kills of a writing process (default: 200)")
 
 
@@ -62,16 +57,12 @@ def test_main(args):
     setup.ensure_venv(meanwhile=build.prepare_product)
     _make_environments([name for stage in chosen for name in STAGES[stage].environments])
     total, start = results.Tally(), time.monotonic()
-    took = times.Times(whole=chosen == list(STAGES) and not args.filter and not args.thorough)
-    if args.write_times and not took.whole:
-        raise Failed("--write-times goes with a whole run, without --only, -k and --thorough")
+    took = times.Times()
     for group in _groups(chosen):
         for tally in _all_of(group, args, took):
             total.add(tally)
     say(f"\nwhole time {seconds(time.monotonic() - start)}; logs: {LOGS.relative_to(ROOT)}/test")
     took.show()
-    if args.write_times:
-        took.write([name for name in chosen if STAGES[name].beside and STAGES[name].budget])
     if len(chosen) > 1:
         results.show(total)
     say(total.line())
@@ -82,14 +73,12 @@ def test_main(args):
 class Stage:
     """One part of the test run. Stages with `beside` leave a core idle, so two of them run at a time.
 
-    `budget`: of these stages, whether the CPU time does not depend on the compiler's cache. `waits`: it waits most of
-    its time, so it runs beside as many others as there are cores.
+    `waits`: it waits most of its time, so it runs beside as many others as there are cores.
     """
 
     run: Callable[[Any], results.Tally]
     what: str
     beside: bool = False
-    budget: bool = True
     waits: bool = False
     environments: tuple = ()  # names of those in .venvs
 
@@ -127,10 +116,7 @@ def _all_of(group, args, took):
     build.ensure_product()
     lanes = concurrent.futures.ThreadPoolExecutor
     with lanes(max_workers=build.jobs()) as busy, lanes(max_workers=1) as idle:
-        waiting = [
-            (idle if STAGES[name].waits else busy).submit(_held, name, args, took)
-            for name in took.longest_first(group)
-        ]
+        waiting = [(idle if STAGES[name].waits else busy).submit(_held, name, args, took) for name in group]
         try:
             for future in concurrent.futures.as_completed(waiting):
                 yield future.result()
@@ -316,15 +302,15 @@ def _compat(_args):
 
 #: Folders of python/tests that have environments of their own.
 FRAMEWORKS = {
+    "remote": "remote",
+    "sweeps": "sweeps",
     "keras": "tensorflow",
     "jax": "tensorflow",
-    "mxnet": "mxnet",
-    "lightning": "lightning",
-    "lightgbm": "lightgbm",
-    "sklearn": "lightgbm",
-    "sweeps": "sweeps",
-    "remote": "remote",
     "xgboost": "xgboost3",
+    "lightning": "lightning",
+    "mxnet": "mxnet",
+    "sklearn": "lightgbm",
+    "lightgbm": "lightgbm",
 }
 
 
@@ -340,13 +326,14 @@ def _framework(name, environment, what, folder=""):
     )
 
 
+#: Of those that run beside each other, the longest come first, after those that may have to compile.
 STAGES = {
     "cpp": Stage(_ctest("dev"), "C++ tests, optimised"),
     "headers": Stage(_headers, "public headers compile alone; with --thorough, every source"),
-    "page": Stage(web.check, "the page of `luff serve`: types, and what it computes", True, budget=False),
-    "python": Stage(
-        _pytest("python", "python/tests", ignore=[f"python/tests/{name}" for name in FRAMEWORKS]),
-        "the package and PyTorch",
+    "page": Stage(web.check, "the page of `luff serve`: types, and what it computes", True),
+    "package": Stage(
+        _pytest("package", "tests/package", others=["tensorflow"]),
+        "wheel, pip install, find_package, stubs",
         True,
     ),
     "e2e": Stage(
@@ -354,9 +341,15 @@ STAGES = {
         "the command, end to end",
         True,
     ),
+    "python": Stage(
+        _pytest("python", "python/tests", ignore=[f"python/tests/{name}" for name in FRAMEWORKS]),
+        "the package and PyTorch",
+        True,
+    ),
+    **{name: _framework(name, where, f"{name}, and the hook on it") for name, where in FRAMEWORKS.items()},
     "serve": Stage(_pytest("serve", "tests/serve"), "`luff serve` and reports, in a real browser too", True),
     "xgboost2": _framework("xgboost2", "xgboost2", "XGBoost 2", "xgboost"),
-    **{name: _framework(name, where, f"{name}, and the hook on it") for name, where in FRAMEWORKS.items()},
+    "crash": Stage(_crash, "random SIGKILLs of a writing process", True),
     "formats": Stage(
         _pytest("formats", "tests/formats", environment="formats", others=["peers"]),
         "what Luff exports, read by others",
@@ -364,13 +357,6 @@ STAGES = {
         environments=("formats", "peers"),
     ),
     "compat": Stage(_compat, "smdebug's own tests, of the clone that LUFF_COMPAT_SUITE names", True),
-    "package": Stage(
-        _pytest("package", "tests/package", others=["tensorflow"]),
-        "wheel, pip install, find_package, stubs",
-        True,
-        budget=False,
-    ),
-    "crash": Stage(_crash, "random SIGKILLs of a writing process", True, budget=False),
     "fuzz": Stage(_fuzz, "every fuzz target for a short while"),
     "asan": Stage(_ctest("asan"), "C++ tests under address and undefined behaviour sanitizers"),
     "tsan": Stage(_ctest("tsan"), "C++ tests under the thread sanitizer, where there are threads"),

@@ -6,6 +6,7 @@ unscaled, clipped), weights those of the step's forward pass, settings those of 
 
 from __future__ import annotations
 
+import gc
 import re
 from collections.abc import Callable
 from typing import Any
@@ -135,6 +136,23 @@ def test_settings_are_those_of_the_update_although_schedulers_follow(watched):
     hook.close()
     names = ("optimizer/SGD.group0.lr", "optimizer/Adam.group0.lr")
     assert [tuple(step.scalars[name] for name in names) for step in session.train()] == used
+
+
+def test_the_last_step_has_the_settings_of_the_optimizers_that_live_when_the_hook_is_closed(watched):
+    """Those of the optimizer that made its update are there in any case."""
+    hook, session = watched()
+    torch.manual_seed(0)
+    cases.CASES["two_optimizers_gan"]()  # the critic's, Adam_2, makes the last update but one
+    gc.collect()
+    hook.close()
+    *others, last = [
+        {name for name in step.scalars if name.startswith("optimizer/")} for step in session.train()
+    ]
+    for names in others:
+        assert {"optimizer/Adam.group0.lr", "optimizer/Adam_2.group0.lr"} <= names
+    assert "optimizer/Adam.group0.lr" in last
+    assert not any(name.startswith("optimizer/Adam_2.") for name in last)
+    assert session.steps[-1].gaps == []
 
 
 @pytest.mark.parametrize(

@@ -178,13 +178,15 @@ class Evidence:
             self._kept.backward_ended()
         if self._reach.reached is not None:
             self._reach.ended(self._context.called.models())
-        self.accumulated.backward_ended()
+        if self.accumulated.count > 1:
+            self.accumulated.backward_ended()
         if self._adversaries.on:
             self._adversaries.backward_ended()
 
     def update_begins(self, record: OptimizerRecord, optimizer: Any) -> None:
         """Called when an optimizer is about to use its gradients."""
-        self.accumulated.update_begins(record.number)
+        if self.accumulated.count > 1:
+            self.accumulated.update_begins(record.number)
         if self._adversaries.on:
             self._adversaries.update_begins()
         update = self._context.clock.update_of(record.number)

@@ -385,7 +385,7 @@ class Losses:
             return
         # A call that was seen gives the name, under which its arguments and its values in evaluations are kept, too:
         # `nll_loss` of a log softmax is a cross entropy in the graph.
-        kind = self._of_function(step, root, node.base) or node.kind
+        kind = (step.function_losses and self._of_function(step, root, node.base)) or node.kind
         if node.kind:
             node.kind = kind
         if kind:
