@@ -44,6 +44,7 @@ constexpr std::array kPlaces = std::to_array<Place>({
     {"StepSkipped", 0, kNone, kStands},
     {"SymmetricUnits", 0, kNone, kStands},
     {"TargetRange", 0, kNone, kBoth},
+    {"UnusedResult", 0, kNone, kBoth},
     {"NonFinite", 1, kBlowsUp, kBoth},
     {"ExplodingTensor", 1, kBlowsUp, kBoth},
     {"LossSpike", 1, kBlowsUp, kBoth},
@@ -83,6 +84,7 @@ constexpr std::array kExceptions = std::to_array<Exception>({
     {"NoGradient", "unused_twin"},
     {"NonFinite", "evaluation"},
     {"ScheduleCollapse", "other_optimizer"},
+    {"UnusedResult", "mode_not_called"},
 });
 
 // Findings of `rule` with `cause` follow from findings of `leader` with `of`.
@@ -175,6 +177,14 @@ constexpr std::array kConsequences = std::to_array<Consequence>({
     {"TrainValSkew", "", "WorseThanSimple", ""},
     {"Underfit", "", "WorseThanSimple", ""},
     {"UnchangedTensor", "", "WorseThanSimple", ""},
+    // A line that does nothing says why what it should do is missing.
+    {"UnusedResult", "mode_not_called", "ModeMismatch", ""},
+    {"UnusedResult", "mode_not_called", "RunningStatistics", ""},
+    {"UnusedResult", "not_called", "GradientNotCleared", ""},
+    {"UnusedResult", "not_called", "NoGradient", ""},
+    {"UnusedResult", "not_called", "StepSkipped", ""},
+    {"UnusedResult", "not_called", "UnchangedTensor", ""},
+    {"UnusedResult", "unreachable", "StepSkipped", ""},
     // Updates that outgrow the weights make the loss diverge, if they began first. A warm-up that is stepped
     // once
     // per epoch makes updates too small.
