@@ -70,10 +70,12 @@ def found(lines, *, tensors=()):
         ("for p in self.parameters():\n    p.grad.data.mul(0.5)", ("dropped", "p.grad.data")),
         ("lr == 0.1\nreturn x", ("compared", "lr")),
         ("loss + penalty\nreturn loss", ("compared", "loss")),
+        ("for p in self.parameters():\n    p.requires_grad == False", ("compared", "p.requires_grad")),
+        ("group['lr'] == lr / 10", ("compared", "group['lr']")),
         ("loss = F.mse_loss(x, y)\n+ self.aux(x)\nreturn loss", ("cut_off", "self.aux(x)")),
         ("loss =+ F.mse_loss(x, y)\nreturn loss", ("sign_for_sum", "loss")),
         ("h = self.first(x)\nh = self.second(x)\nreturn h", ("overwritten", "h")),
-        ("loss = F.l1_loss(a, b)\nloss = F.mse_loss(a, b)\nreturn loss", ("overwritten", "loss")),
+        ("loss = F.l1_loss(a, b)\nloss = F.mse_loss(a, b)\nloss.backward()", ("overwritten", "loss")),
         ("loss = criterion(a, b)\nloss = criterion(c, b)\nloss.backward()", ("overwritten", "loss")),
         ("for t in terms:\n    loss = criterion(t, y)\nloss.backward()", ("last_alone", "loss")),
         ("q = torch.min(self.q(s, a), self.q(s, a))\nreturn q", ("same_operands", "self.q(s, a)")),
@@ -113,6 +115,9 @@ def test_words_that_others_have_need_a_tensor():
         "with torch.profiler.profile():\n    torch.clamp(x, 0, 1)\nreturn x",
         "'a text'\n...\nx\nself.shape\ndf.head",
         "a >> b\na | b\na < b",
+        "model.steps == other.steps\na == load(b)\nx * 1.5\nreturn x",  # assertions, and work that is timed
+        "out = F.max_pool2d(x, 2)\nout = self.first(x)\nreturn out",  # left from an edit, and nothing depends on it
+        "data.contiguous()\nself.ctc[0].softmax(x)\nself.transform.inverse(x)\nreturn data, x",
         # values that are read
         "h = self.first(x)\nh = self.second(h)\nreturn h",
         "h = self.first(x)\nif mask is not None:\n    h = self.second(x)\nreturn h",

@@ -22,6 +22,7 @@ _PAIRS = {
 _CALLERS = {"locals", "exec", "eval", "vars", "globals"}
 _DRAWS = {"rand", "randn", "randint", "random", "next", "sample", "dropout", "choice", "uniform", "normal", "shuffle", "pop", "read"}
 _COUNTS = {"range", "trange", "count"}
+_WITH_WEIGHTS = {"linear", "conv", "sparse"}
 _UPDATES = {"backward", "step"}
 
 
@@ -78,9 +79,12 @@ def _overwritten(function: Any, names: Names, tree: ast.Module) -> Iterator[Foun
         for later in body[at + 1 :]:
             again = _assigned(later) == name and not _reads(later, name)
             if again:
-                if ast.dump(later.value) != ast.dump(node.value) and _is_private(function, name, tree):
-                    if _has_call(later.value):
-                        yield Found("overwritten", node, name, str(later.lineno))
+                if (
+                    ast.dump(later.value) != ast.dump(node.value)
+                    and _matters(name, node.value, later.value, function, names)
+                    and _is_private(function, name, tree)
+                ):
+                    yield Found("overwritten", node, name, str(later.lineno))
                 break
             if _reads(later, name) or _writes(later, name) or isinstance(later, ast.Return | ast.Raise | ast.Break | ast.Continue):
                 break
@@ -88,8 +92,20 @@ def _overwritten(function: Any, names: Names, tree: ast.Module) -> Iterator[Foun
                 break
 
 
-def _has_call(node: Any) -> bool:
-    return any(isinstance(one, ast.Call | ast.BinOp) for one in ast.walk(node))
+def _matters(name: str, first: Any, second: Any, function: Any, names: Names) -> bool:
+    """Whether a value that is lost is a loss, or what a layer with weights gives; others may be left from an edit."""
+    if _has_weights(first, names) and _has_weights(second, names):
+        return True
+    has_call = all(any(isinstance(one, ast.Call) for one in ast.walk(value)) for value in (first, second))
+    return has_call and any(_is_backward_of(one, name) for one in function.body)
+
+
+def _has_weights(node: Any, names: Names) -> bool:
+    return any(
+        layer.__module__.rpartition(".")[2] in _WITH_WEIGHTS
+        for one in ast.walk(node)
+        if isinstance(one, ast.Call) and (layer := names.layers.get(dotted(one.func))) is not None
+    )
 
 
 def _leaves(node: Any) -> bool:

@@ -39,7 +39,7 @@ _OTHERS = (
 )  # fmt: skip
 # Words that classes of users and of plotting have for methods that do something.
 _COMMON = {
-    "add", "addr", "all", "all_gather", "any", "apply", "chunk", "clip", "clone", "coalesce", "copy", "cross", "detach", "diff", "dist", "dot",
+    "add", "addr", "all", "all_gather", "any", "apply", "chunk", "clip", "clone", "coalesce", "contiguous", "copy", "cross", "detach", "diff", "dist", "dot",
     "expand", "eq", "fill", "fix", "flip", "gather", "hash", "hist", "histogram", "index", "indices", "inner", "log", "lu", "map", "max",
     "mean", "median", "min", "mode", "mul", "multiply", "mv", "narrow", "norm", "outer", "pin_memory", "positive", "prod", "put", "qr", "reduce",
     "refine_names", "rename", "repeat", "resize", "resize_as", "roll", "round", "scatter", "select", "size", "slice_scatter",

@@ -21,6 +21,7 @@ __all__ = ["statements_of", "useless", "without_effect"]
 _ACTS = {"zero_grad", "step", "backward", "requires_grad_", "unscale_"}
 _MODES = {"eval", "train"}
 _TYPES = {"float", "double", "half", "long", "int", "bool", "to", "cuda", "bfloat16"}  # modules: in place
+_FLAGS = {"requires_grad", "grad", "data"}
 _HARMLESS_WITH = {"no_grad", "enable_grad", "set_grad_enabled", "inference_mode", "autocast", "accumulate", "no_sync"}
 _SUMS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow, ast.MatMult)
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -126,19 +127,26 @@ def useless(
             if lost is not None:
                 yield lost
         elif isinstance(value, ast.Compare):
-            if (
-                len(value.ops) == 1
-                and isinstance(value.ops[0], ast.Eq)
-                and isinstance(value.left, ast.Name | ast.Attribute | ast.Subscript)
-            ):
+            if _means_to_assign(value):
                 yield Found("compared", node, ast.unparse(value.left), "=")
         elif isinstance(value, ast.UnaryOp) and isinstance(value.op, ast.UAdd | ast.USub):
             if at > 0 and isinstance(body[at - 1], ast.Assign | ast.AugAssign | ast.Return):
                 yield Found("cut_off", node, ast.unparse(value.operand), "( )")
-        elif isinstance(value, ast.BinOp) and isinstance(value.op, _SUMS):
-            names_in = [one for one in ast.walk(value) if isinstance(one, ast.Name)]
-            if names_in and not isinstance(value.left, ast.Constant):
+        elif isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add | ast.Sub):
+            if _is_used(value.left, node, function):
                 yield Found("compared", node, ast.unparse(value.left), "=")
+
+
+def _means_to_assign(node: ast.Compare) -> bool:
+    """Whether `a == b` stands where `a = b` is meant; other comparisons may be assertions without the word."""
+    left, right = node.left, node.comparators[0]
+    if len(node.ops) != 1 or not isinstance(node.ops[0], ast.Eq):
+        return False
+    if isinstance(left, ast.Attribute):
+        return left.attr in _FLAGS
+    if isinstance(left, ast.Subscript):
+        return not any(isinstance(one, ast.Call) for one in ast.walk(right))
+    return isinstance(left, ast.Name) and isinstance(right, ast.Constant)
 
 
 def _lines_of_cells(function: Any) -> set[int]:
@@ -175,7 +183,8 @@ def _dropped(
         lost = value.args[0] if value.args else None
     elif isinstance(value.func, ast.Attribute) and changes_its_input(method):
         lost = value.func.value
-        sure = only_tensors_have(method) and not (dotted(lost).startswith("self.") or names.imports(dotted(lost)))
+        root = _root(lost)
+        sure = only_tensors_have(method) and root != "self" and not names.imports(root)
         if not sure and not ((is_pure_method(method) or method in _TYPES) and _is_tensor(lost, names, known)):
             return None
     else:
@@ -183,6 +192,12 @@ def _dropped(
     if not _is_used(lost, node, function):
         return None
     return Found("dropped", node, ast.unparse(lost), method if not full and layer is None else dotted(value.func))
+
+
+def _root(node: Any) -> str:
+    while isinstance(node, ast.Attribute | ast.Subscript | ast.Call):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def _is_used(lost: Any, at: ast.stmt, function: Any) -> bool:
