@@ -122,6 +122,11 @@ def test_names_of_a_running_function_are_known(trained):
     assert [one["name"] for one in events] == ["y", "x"]
 
 
+def test_a_function_that_asks_for_its_own_names_keeps_them(trained):
+    step = "kept = locals(); y.float(); x.to(torch.float64); assert 'y' in kept"
+    assert trained(step=step)[0] == []
+
+
 def test_a_program_without_mistakes_tells_nothing(trained):
     assert trained()[0] == []
 

@@ -9,6 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from itertools import islice
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
@@ -25,8 +26,10 @@ __all__ = ["Sources"]
 _FRAMES = 32  # of the stack
 _FUNCTIONS = 64  # that are read, all in all
 _SECONDS = 0.2  # that reading may take, all in all
+_MODULES = 1024  # of a model
 _DEEP = 2  # calls from a function on the stack
 _OPTIMIZED = 1  # CO_OPTIMIZED: names of the frame are its own
+_ASK_FOR_NAMES = {"locals", "vars", "eval", "exec", "dir", "_getframe"}  # what they give may be one and the same copy
 _LIVE_LOCALS = sys.version_info >= (3, 13)  # `f_locals` keeps nothing alive
 _LONGEST = 160
 
@@ -37,6 +40,7 @@ class Sources:
     def __init__(self) -> None:
         self._seen: dict[int, CodeType] = {}
         self._texts: dict[str, tuple[Text, Names] | None] = {}
+        self._kinds: set[type] = set()
         self._left = _SECONDS
 
     @property
@@ -67,10 +71,12 @@ class Sources:
             yield frame.f_code, frame.f_globals, _class_of(frame.f_code, frame.f_globals), 0
             frame = frame.f_back
         for model in models:
-            for module in model.modules():
-                forward = getattr(type(module), "forward", None)
+            kinds = dict.fromkeys(type(one) for one in islice(model.modules(), _MODULES))
+            for kind in kinds.keys() - self._kinds:
+                forward = getattr(kind, "forward", None)
                 if isinstance(forward, FunctionType):
-                    yield forward.__code__, forward.__globals__, type(module), 0
+                    yield forward.__code__, forward.__globals__, kind, 0
+            self._kinds.update(kinds)
 
     def _read(
         self, code: CodeType, scope: dict[str, Any], of: Any, deep: int, frame: FrameType | None, began: float
@@ -141,6 +147,8 @@ def _tensors_of(code: CodeType, frame: FrameType | None) -> Callable[[Any], bool
             return False
         if not code.co_flags & _OPTIMIZED:
             return type(of.f_globals.get(node.id)) is torch.Tensor if code.co_name == "<module>" else False
+        if _ASK_FOR_NAMES.intersection(code.co_names):
+            return False
         values = of.f_locals
         try:
             return type(values.get(node.id)) is torch.Tensor
