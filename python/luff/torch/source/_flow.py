@@ -29,7 +29,7 @@ _UPDATES = {"backward", "step"}
 def losing(function: Any, names: Names, tree: ast.Module) -> Iterator[Found]:
     """Yields the places of a function where a value is lost."""
     yield from _overwritten(function, names, tree)
-    yield from _last_alone(function, names, tree)
+    yield from _last_alone(function, tree)
     yield from _other_variable(function)
     yield from _same_operands(function, names)
     yield from _unreachable(function)
@@ -112,20 +112,19 @@ def _leaves(node: Any) -> bool:
     return any(isinstance(one, ast.Return | ast.Break | ast.Continue | ast.Yield) for one in ast.walk(node))
 
 
-def _last_alone(function: Any, names: Names, tree: ast.Module) -> Iterator[Found]:
-    """A loop over terms, of which each replaces the one before, and that goes on to a backward pass."""
+def _last_alone(function: Any, tree: ast.Module) -> Iterator[Found]:
+    """A loop over terms or batches, of which each replaces the one before, and a backward pass behind it."""
     for loop, body, at in statements_of(function):
         if not isinstance(loop, ast.For) or _leaves(loop) or loop.orelse:
             continue
         targets = {one.id for one in ast.walk(loop.target) if isinstance(one, ast.Name)}
-        for node in loop.body:
+        for node in _straight(loop.body):
             name = _assigned(node)
-            if not name or not without_effect(node.value, names) or name in targets:
+            if not name or name in targets or not any(isinstance(one, ast.Call) for one in ast.walk(node.value)):
                 continue
-            made = {_assigned(one) for one in loop.body if _assigned(one)} | targets
-            if not any(_reads(node.value, one) for one in made):
+            if sum(_writes(one, name) for one in loop.body) != 1 or _reads_whole(loop.body, name):
                 continue
-            if sum(_writes(one, name) for one in loop.body) != 1 or any(_reads(one, name) for one in loop.body):
+            if not _comes_anew(node.value, loop, targets):
                 continue
             for later in body[at + 1 :]:
                 if _reads(later, name):
@@ -134,6 +133,68 @@ def _last_alone(function: Any, names: Names, tree: ast.Module) -> Iterator[Found
                     break
                 if _writes(later, name) or _leaves(later):
                     break
+
+
+def _straight(body: list[ast.stmt]) -> Iterator[Any]:
+    """Yields the statements that run in each turn."""
+    for node in body:
+        yield node
+        if isinstance(node, ast.With):
+            yield from _straight(node.body)
+
+
+def _reads_whole(body: list[ast.stmt], name: str) -> bool:
+    """Whether a loop reads a name otherwise than as a plain number: `loss.item()`, `float(loss)`."""
+    numbers: set[int] = set()
+    for node in body:
+        for one in ast.walk(node):
+            if isinstance(one, ast.Attribute) and one.attr in ("item", "detach", "data"):
+                numbers.add(id(one.value))
+            elif isinstance(one, ast.Call) and called(one) == "float" and one.args:
+                numbers.add(id(one.args[0]))
+    return any(
+        isinstance(one, ast.Name)
+        and one.id == name
+        and (isinstance(one.ctx, ast.Load) and id(one) not in numbers or isinstance(one.ctx, ast.Del))
+        for node in body
+        for one in ast.walk(node)
+    )
+
+
+def _comes_anew(value: Any, loop: ast.For, targets: set[str]) -> bool:
+    """Whether a value is made of what the loop goes over, and of nothing that an earlier turn has left."""
+    made: dict[str, set[str]] = {}
+    for node in loop.body:
+        for one in ast.walk(node):
+            goals: list[Any] = []
+            given: Any = None
+            if isinstance(one, ast.Assign):
+                goals, given = list(one.targets), one.value
+            elif isinstance(one, ast.AugAssign | ast.NamedExpr | ast.AnnAssign):
+                goals, given = [one.target], one.value
+            elif isinstance(one, ast.For):
+                goals, given = [one.target], one.iter
+            names = _names_in(given) if given is not None else set()
+            for goal in goals:
+                for left in _names_in(goal):
+                    made.setdefault(left, set()).update(names | ({left} if isinstance(one, ast.AugAssign) else set()))
+    from_value = _closure(_names_in(value), made)
+    carried = any(left in _closure(made[left], made) for left in from_value if left in made)
+    return bool(from_value & targets) and not carried
+
+
+def _names_in(node: Any) -> set[str]:
+    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+
+
+def _closure(names: set[str], made: dict[str, set[str]]) -> set[str]:
+    found = set(names)
+    waiting = list(names)
+    while waiting:
+        more = made.get(waiting.pop(), set()) - found
+        found |= more
+        waiting.extend(more)
+    return found
 
 
 def _is_backward_of(node: Any, name: str) -> bool:
