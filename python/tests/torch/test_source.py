@@ -80,6 +80,7 @@ def found(lines, *, tensors=()):
         ("for t in terms:\n    loss = criterion(t, y)\nloss.backward()", ("last_alone", "loss")),
         ("for x, y in it:\n    out = net(x)\n    loss = own(out, y)\n    total += loss.item()\nloss.backward()", ("last_alone", "loss")),
         ("for x, y in it:\n    with torch.autocast('cpu'):\n        loss = own(net(x), y)\n(loss + p).backward()", ("last_alone", "loss")),
+        ("soft = F.kl_div(a, b) * 4\nhard = F.cross_entropy(x, y)\nhard.backward()", ("never_read", "soft")),
         ("q = torch.min(self.q(s, a), self.q(s, a))\nreturn q", ("same_operands", "self.q(s, a)")),
         ("return criterion(x, x)", ("same_operands", "x")),
         ("return min(q1, q1)", ("same_operands", "q1")),
@@ -142,6 +143,11 @@ def test_words_that_others_have_need_a_tensor():
         "for x, y in train:\n    loss = net(x)\n    loss.backward()\n    opt.step()",  # labels of an autoencoder
         "for x, _ in train:\n    loss = net(z)\n    loss.backward()\n    opt.step()",
         "for x, y in a:\n    pass\nfor i in range(9):\n    loss = net(x)\n    loss.backward()\n    opt.step()",
+        "soft = F.kl_div(a, b)\nlog(soft)\nhard = F.cross_entropy(x, y)\nhard.backward()",
+        "soft = F.kl_div(a, b)\nreturn x",  # no backward pass here: a method that others extend
+        "probs = x.softmax(-1)\nhard = F.cross_entropy(x, y)\nhard.backward()",
+        "_ = F.kl_div(a, b)\nF.cross_entropy(x, y).backward()",
+        "def inner():\n    return soft\nsoft = F.kl_div(a, b)\nF.cross_entropy(x, y).backward()\nreturn inner",
         "x = x * x + x\nreturn torch.cat([x, x]), x == x, self.attention(x, x, x)",
         "return torch.min(next(it), next(it)), min(random.random(), random.random())",
         "for b in it:\n    if b is None:\n        continue\n    loss = net(b)\n    loss.backward()\n    opt.step()",

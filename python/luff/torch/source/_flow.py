@@ -19,6 +19,7 @@ _PAIRS = {
     "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "cross_entropy", "binary_cross_entropy",
     "binary_cross_entropy_with_logits", "nll_loss", "kl_div", "poisson_nll_loss", "pairwise_distance",
 }  # fmt: skip
+_LOSSES = {*_PAIRS, "cosine_embedding_loss", "margin_ranking_loss", "triplet_margin_loss", "gaussian_nll_loss"} - {"pairwise_distance"}
 _CALLERS = {"locals", "exec", "eval", "vars", "globals"}
 _DRAWS = {"rand", "randn", "randint", "random", "next", "sample", "dropout", "choice", "uniform", "normal", "shuffle", "pop", "read"}
 _COUNTS = {"range", "trange", "count"}
@@ -30,6 +31,7 @@ def losing(function: Any, names: Names, tree: ast.Module) -> Iterator[Found]:
     """Yields the places of a function where a value is lost."""
     yield from _overwritten(function, names, tree)
     yield from _last_alone(function, tree)
+    yield from _never_read(function, names, tree)
     yield from _other_variable(function)
     yield from _same_operands(function, names)
     yield from _unreachable(function)
@@ -133,6 +135,36 @@ def _last_alone(function: Any, tree: ast.Module) -> Iterator[Found]:
                     break
                 if _writes(later, name) or _leaves(later):
                     break
+
+
+def _never_read(function: Any, names: Names, tree: ast.Module) -> Iterator[Found]:
+    """A loss that goes into no backward pass beside others that do, and not even into a log."""
+    if not any(called(one).endswith(".backward") or _is_backward(one) for one in ast.walk(function)):
+        return
+    for node, _, _ in statements_of(function):
+        name = _assigned(node)
+        if not name or name.startswith("_") or not _is_loss(node.value, names) or _reads(function, name):
+            continue
+        if isinstance(function, ast.Module) and _reads(tree, name):
+            continue
+        if _is_private(function, name, tree):
+            yield Found("never_read", node, name, "")
+
+
+def _is_backward(node: Any) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "backward"
+
+
+def _is_loss(node: Any, names: Names) -> bool:
+    for one in ast.walk(node):
+        if isinstance(one, ast.Call):
+            full = names.meant(one.func)
+            layer = names.layers.get(dotted(one.func))
+            if full.rpartition(".")[0] == "torch.nn.functional" and full.rpartition(".")[2] in _LOSSES:
+                return True
+            if layer is not None and layer.__name__.endswith("Loss"):
+                return True
+    return False
 
 
 def _straight(body: list[ast.stmt]) -> Iterator[Any]:

@@ -36,7 +36,7 @@ TEST(UnusedResult, EachCause_NamesPlaceTextAndRemedy) {
   const auto lost = Told({Event("overwritten", "loss", "32")});
   ASSERT_EQ(lost.size(), 1U);
   EXPECT_NE(lost[0].what.find("replaced in line 32"), std::string::npos) << lost[0].what;
-  for (const char* cause : {"mode_not_called", "dropped", "compared", "cut_off", "sign_for_sum", "last_alone",
+  for (const char* cause : {"mode_not_called", "dropped", "compared", "cut_off", "sign_for_sum", "last_alone", "never_read",
                             "other_variable", "same_operands", "unreachable"}) {
     const auto findings = Told({Event(cause, "first", "second")});
     ASSERT_EQ(findings.size(), 1U) << cause;
