@@ -81,9 +81,7 @@ def trained(tmp_path, watched):
 
     def start(*, old=True, **lines):
         _, session = watched()
-        parts = {
-            name: lines.get(name, "pass") for name in ("forward", "loss", "penalty", "step", "evaluate")
-        }
+        parts = {name: lines.get(name, "pass") for name in ("forward", "loss", "penalty", "step", "evaluate")}
         file = tmp_path / f"program_{len(list(tmp_path.iterdir()))}.py"
         file.write_text(textwrap.dedent(HEAD).format(**parts))
         if old:

@@ -19,9 +19,29 @@ _PAIRS = {
     "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "cross_entropy", "binary_cross_entropy",
     "binary_cross_entropy_with_logits", "nll_loss", "kl_div", "poisson_nll_loss", "pairwise_distance",
 }  # fmt: skip
-_LOSSES = {*_PAIRS, "cosine_embedding_loss", "margin_ranking_loss", "triplet_margin_loss", "gaussian_nll_loss"} - {"pairwise_distance"}
+_LOSSES = {
+    *_PAIRS,
+    "cosine_embedding_loss",
+    "margin_ranking_loss",
+    "triplet_margin_loss",
+    "gaussian_nll_loss",
+} - {"pairwise_distance"}
 _CALLERS = {"locals", "exec", "eval", "vars", "globals"}
-_DRAWS = {"rand", "randn", "randint", "random", "next", "sample", "dropout", "choice", "uniform", "normal", "shuffle", "pop", "read"}
+_DRAWS = {
+    "rand",
+    "randn",
+    "randint",
+    "random",
+    "next",
+    "sample",
+    "dropout",
+    "choice",
+    "uniform",
+    "normal",
+    "shuffle",
+    "pop",
+    "read",
+}
 _COUNTS = {"range", "trange", "count"}
 _WITH_WEIGHTS = {"linear", "conv", "sparse"}
 _UPDATES = {"backward", "step"}
@@ -41,7 +61,10 @@ def _reads(node: Any, name: str) -> bool:
     return any(
         isinstance(one, ast.Name) and one.id == name and not isinstance(one.ctx, ast.Store)
         for one in ast.walk(node)
-    ) or any(isinstance(one, ast.AugAssign) and isinstance(one.target, ast.Name) and one.target.id == name for one in ast.walk(node))
+    ) or any(
+        isinstance(one, ast.AugAssign) and isinstance(one.target, ast.Name) and one.target.id == name
+        for one in ast.walk(node)
+    )
 
 
 def _writes(node: Any, name: str) -> bool:
@@ -88,7 +111,11 @@ def _overwritten(function: Any, names: Names, tree: ast.Module) -> Iterator[Foun
                 ):
                     yield Found("overwritten", node, name, str(later.lineno))
                 break
-            if _reads(later, name) or _writes(later, name) or isinstance(later, ast.Return | ast.Raise | ast.Break | ast.Continue):
+            if (
+                _reads(later, name)
+                or _writes(later, name)
+                or isinstance(later, ast.Return | ast.Raise | ast.Break | ast.Continue)
+            ):
                 break
             if isinstance(later, ast.If | ast.Try | ast.With | ast.For | ast.While) and _leaves(later):
                 break
@@ -122,7 +149,11 @@ def _last_alone(function: Any, tree: ast.Module) -> Iterator[Found]:
         targets = {one.id for one in ast.walk(loop.target) if isinstance(one, ast.Name)}
         for node in _straight(loop.body):
             name = _assigned(node)
-            if not name or name in targets or not any(isinstance(one, ast.Call) for one in ast.walk(node.value)):
+            if (
+                not name
+                or name in targets
+                or not any(isinstance(one, ast.Call) for one in ast.walk(node.value))
+            ):
                 continue
             if sum(_writes(one, name) for one in loop.body) != 1 or _reads_whole(loop.body, name):
                 continue
@@ -152,7 +183,9 @@ def _never_read(function: Any, names: Names, tree: ast.Module) -> Iterator[Found
 
 
 def _is_backward(node: Any) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "backward"
+    return (
+        isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "backward"
+    )
 
 
 def _is_loss(node: Any, names: Names) -> bool:
@@ -187,7 +220,7 @@ def _reads_whole(body: list[ast.stmt], name: str) -> bool:
     return any(
         isinstance(one, ast.Name)
         and one.id == name
-        and (isinstance(one.ctx, ast.Load) and id(one) not in numbers or isinstance(one.ctx, ast.Del))
+        and ((isinstance(one.ctx, ast.Load) and id(one) not in numbers) or isinstance(one.ctx, ast.Del))
         for node in body
         for one in ast.walk(node)
     )
@@ -209,7 +242,9 @@ def _comes_anew(value: Any, loop: ast.For, targets: set[str]) -> bool:
             names = _names_in(given) if given is not None else set()
             for goal in goals:
                 for left in _names_in(goal):
-                    made.setdefault(left, set()).update(names | ({left} if isinstance(one, ast.AugAssign) else set()))
+                    made.setdefault(left, set()).update(
+                        names | ({left} if isinstance(one, ast.AugAssign) else set())
+                    )
     from_value = _closure(_names_in(value), made)
     carried = any(left in _closure(made[left], made) for left in from_value if left in made)
     return bool(from_value & targets) and not carried
@@ -246,7 +281,11 @@ def _other_variable(function: Any) -> Iterator[Found]:
         if not isinstance(loop, ast.For) or called(loop.iter).rpartition(".")[2] in _COUNTS:
             continue
         target, over = loop.target, loop.iter
-        while isinstance(over, ast.Call) and called(over).rpartition(".")[2] in ("enumerate", "tqdm") and over.args:
+        while (
+            isinstance(over, ast.Call)
+            and called(over).rpartition(".")[2] in ("enumerate", "tqdm")
+            and over.args
+        ):
             if called(over).rpartition(".")[2] == "enumerate":
                 if not isinstance(target, ast.Tuple) or len(target.elts) != 2:
                     break
@@ -265,7 +304,7 @@ def _other_variable(function: Any) -> Iterator[Found]:
             for one in ast.walk(node)
             if isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute)
         }
-        if not _UPDATES <= updates:
+        if not updates >= _UPDATES:
             continue
         others = [
             one.id
@@ -282,7 +321,12 @@ def _other_variable(function: Any) -> Iterator[Found]:
             for one in ast.walk(goal)
             if isinstance(one, ast.Name)
         ]
-        read = [one for one in others if any(_reads(node, one) for node in loop.body) and not any(_writes(node, one) for node in loop.body)]
+        read = [
+            one
+            for one in others
+            if any(_reads(node, one) for node in loop.body)
+            and not any(_writes(node, one) for node in loop.body)
+        ]
         if read:
             yield Found("other_variable", loop, ", ".join(own), read[0])
 
@@ -306,7 +350,9 @@ def _same_operands(function: Any, names: Names) -> Iterator[Found]:
             first, second = one.args[0], one.args[1]
             if isinstance(first, ast.Constant | ast.Starred) or ast.dump(first) != ast.dump(second):
                 continue
-            words = {dotted(part.func).rpartition(".")[2] for part in ast.walk(first) if isinstance(part, ast.Call)}
+            words = {
+                dotted(part.func).rpartition(".")[2] for part in ast.walk(first) if isinstance(part, ast.Call)
+            }
             if not words & _DRAWS:
                 yield Found("same_operands", one, ast.unparse(first), ast.unparse(one.func))
 
@@ -327,7 +373,11 @@ def _unreachable(function: Any) -> Iterator[Found]:
             continue
         for later in body[at + 1 :]:
             for one in ast.walk(later):
-                if isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute) and one.func.attr in ("backward", "step", "zero_grad"):
+                if (
+                    isinstance(one, ast.Call)
+                    and isinstance(one.func, ast.Attribute)
+                    and one.func.attr in ("backward", "step", "zero_grad")
+                ):
                     yield Found("unreachable", node, ast.unparse(one.func), str(later.lineno))
                     break
             else:

@@ -28,7 +28,7 @@ def called(node: Any) -> str:
 
 
 class Names:
-    """Names that a file imports, and those that it gives to torch's layers. A name that is bound otherwise, too, is not known.
+    """Names that a file imports, and those that it gives to torch's layers. One that is bound otherwise is not known.
 
     Attributes
     ----------
@@ -89,7 +89,7 @@ class Names:
         return name.partition(".")[0] in self._imported
 
     def layer_made(self, node: Any) -> type | None:
-        """Returns the class of torch's whose object a call makes: a layer or loss that holds no others and works in no place."""
+        """Returns the class of torch's that a call makes: a layer or loss, not in place, that holds no others."""
         full = self.meant(node.func) if isinstance(node, ast.Call) else ""
         if not full.startswith("torch.nn.") or full.count(".") != 2:
             return None

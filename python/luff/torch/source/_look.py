@@ -29,7 +29,14 @@ _SECONDS = 0.2  # that reading may take, all in all
 _MODULES = 1024  # of a model
 _DEEP = 2  # calls from a function on the stack
 _OPTIMIZED = 1  # CO_OPTIMIZED: names of the frame are its own
-_ASK_FOR_NAMES = {"locals", "vars", "eval", "exec", "dir", "_getframe"}  # what they give may be one and the same copy
+_ASK_FOR_NAMES = {
+    "locals",
+    "vars",
+    "eval",
+    "exec",
+    "dir",
+    "_getframe",
+}  # what they give may be one and the same copy
 _LIVE_LOCALS = sys.version_info >= (3, 13)  # `f_locals` keeps nothing alive
 _LONGEST = 160
 

@@ -16,35 +16,63 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-__all__ = ["changes_its_input", "is_pure_function", "is_pure_method", "is_written_in_place", "only_tensors_have"]
+__all__ = [
+    "changes_its_input",
+    "is_pure_function",
+    "is_pure_method",
+    "is_written_in_place",
+    "only_tensors_have",
+]
 
 _DRAWS = torch.Tag.nondeterministic_seeded
 # What waits for a device, or is called so that something is measured or warmed up.
-_WAITS = {"item", "cpu", "to", "cuda", "numpy", "tolist", "matmul", "mm", "bmm", "einsum", "equal", "type", "is_nonzero"}
+_WAITS = {
+    "item",
+    "cpu",
+    "to",
+    "cuda",
+    "numpy",
+    "tolist",
+    "matmul",
+    "mm",
+    "bmm",
+    "einsum",
+    "equal",
+    "type",
+    "is_nonzero",
+}
 # Forms of a value that have no name of their own that works in place; the others are found by it: `clamp`, `clamp_`.
 _FORMS = {
-    "view", "view_as", "reshape", "reshape_as", "permute", "movedim", "flatten", "unflatten", "contiguous", "expand", "expand_as", "type_as",
-    "softmax", "log_softmax", "normalize", "float", "double", "half", "long", "int", "bool", "to", "bfloat16", "where", "masked_scatter",
-    "roll", "flip", "fliplr", "flipud", "repeat", "cat", "stack", "pad", "one_hot", "interpolate", "index_put", "minimum", "maximum",
-    "expand_dims", "clip", "swapdims", "moveaxis", "scatter_reduce", "repeat_interleave",
+    "view", "view_as", "reshape", "reshape_as", "permute", "movedim", "flatten", "unflatten", "contiguous",
+    "expand", "expand_as", "type_as", "softmax", "log_softmax", "normalize", "float", "double", "half", "long",
+    "int", "bool", "to", "bfloat16", "where", "masked_scatter", "roll", "flip", "fliplr", "flipud", "repeat", "cat",
+    "stack", "pad", "one_hot", "interpolate", "index_put", "minimum", "maximum", "expand_dims", "clip", "swapdims",
+    "moveaxis", "scatter_reduce", "repeat_interleave",
 }  # fmt: skip
 _ASKS = {
-    "eq", "ne", "lt", "le", "gt", "ge", "less", "less_equal", "greater", "greater_equal", "not_equal", "logical_and", "logical_or",
-    "logical_xor", "logical_not", "inverse",
+    "eq", "ne", "lt", "le", "gt", "ge", "less", "less_equal", "greater", "greater_equal", "not_equal",
+    "logical_and", "logical_or", "logical_xor", "logical_not", "inverse",
 }  # fmt: skip
-_WORKS_IN_PLACE = {"batch_norm", "instance_norm", "embedding", "embedding_bag", "multi_head_attention_forward"}
+_WORKS_IN_PLACE = {
+    "batch_norm",
+    "instance_norm",
+    "embedding",
+    "embedding_bag",
+    "multi_head_attention_forward",
+}
 _OTHERS = (
     list, dict, set, str, bytes, bytearray, int, float, deque, torch.nn.Module, torch.optim.Optimizer, io.TextIOWrapper,
     io.BytesIO, logging.Logger,
 )  # fmt: skip
 # Words that classes of users and of plotting have for methods that do something.
 _COMMON = {
-    "add", "addr", "all", "all_gather", "any", "apply", "chunk", "clip", "clone", "coalesce", "contiguous", "copy", "cross", "detach", "diff", "dist", "dot",
-    "expand", "eq", "fill", "fix", "flip", "gather", "hash", "hist", "histogram", "index", "indices", "inner", "log", "lu", "map", "max",
-    "mean", "median", "min", "mode", "mul", "multiply", "mv", "narrow", "norm", "outer", "pin_memory", "positive", "prod", "put", "qr", "reduce",
-    "refine_names", "rename", "repeat", "resize", "resize_as", "roll", "round", "scatter", "select", "size", "slice_scatter",
-    "sort", "split", "stack", "std", "stft", "sub", "subtract", "sum", "swapaxes", "take", "tile", "trace", "unique",
-    "values", "var", "view", "where",
+    "add", "addr", "all", "all_gather", "any", "apply", "chunk", "clip", "clone", "coalesce", "contiguous", "copy",
+    "cross", "detach", "diff", "dist", "dot", "expand", "eq", "fill", "fix", "flip", "gather", "hash", "hist",
+    "histogram", "index", "indices", "inner", "log", "lu", "map", "max", "mean", "median", "min", "mode", "mul",
+    "multiply", "mv", "narrow", "norm", "outer", "pin_memory", "positive", "prod", "put", "qr", "reduce",
+    "refine_names", "rename", "repeat", "resize", "resize_as", "roll", "round", "scatter", "select", "size",
+    "slice_scatter", "sort", "split", "stack", "std", "stft", "sub", "subtract", "sum", "swapaxes", "take", "tile",
+    "trace", "unique", "values", "var", "view", "where",
 }  # fmt: skip
 
 
@@ -102,7 +130,7 @@ def is_written_in_place(name: str) -> bool:
 
 @cache
 def is_pure_function(full: str, positional: int, named: tuple[str, ...]) -> bool:
-    """Whether a function of torch's or NumPy's, by its full name, does nothing but give a result when it is called so."""
+    """Whether a function of torch's or NumPy's, by its full name, does nothing but give a result if called so."""
     package, _, name = full.rpartition(".")
     if not positional or name in _WAITS or "out" in named:
         return False
@@ -111,10 +139,15 @@ def is_pure_function(full: str, positional: int, named: tuple[str, ...]) -> bool
     if package == "torch.nn.functional":
         return _is_pure_functional(name, positional, named)
     if package == "numpy":
-        import numpy
+        import numpy as np
 
-        one = getattr(numpy, name, None)
-        return isinstance(one, numpy.ufunc) and positional <= one.nin or name in ("clip", "where", "expand_dims", "squeeze")
+        one = getattr(np, name, None)
+        return (isinstance(one, np.ufunc) and positional <= one.nin) or name in (
+            "clip",
+            "where",
+            "expand_dims",
+            "squeeze",
+        )
     return False
 
 
@@ -134,4 +167,4 @@ def _is_pure_functional(name: str, positional: int, named: tuple[str, ...]) -> b
 @cache
 def changes_its_input(name: str) -> bool:
     """Whether what a function gives could take the place of its input: a form of it, and no answer about it."""
-    return name in _FORMS or name not in _ASKS and bool(_schemas(name + "_"))
+    return name in _FORMS or (name not in _ASKS and bool(_schemas(name + "_")))

@@ -22,7 +22,15 @@ _ACTS = {"zero_grad", "step", "backward", "requires_grad_", "unscale_"}
 _MODES = {"eval", "train"}
 _TYPES = {"float", "double", "half", "long", "int", "bool", "to", "cuda", "bfloat16"}  # modules: in place
 _FLAGS = {"requires_grad", "grad", "data"}
-_HARMLESS_WITH = {"no_grad", "enable_grad", "set_grad_enabled", "inference_mode", "autocast", "accumulate", "no_sync"}
+_HARMLESS_WITH = {
+    "no_grad",
+    "enable_grad",
+    "set_grad_enabled",
+    "inference_mode",
+    "autocast",
+    "accumulate",
+    "no_sync",
+}
 _SUMS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow, ast.MatMult)
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
@@ -87,15 +95,15 @@ def _is_tensor(node: Any, names: Names, known: Callable[[Any], bool]) -> bool:
             return is_pure_function(full, len(node.args), ())
         return isinstance(node.func, ast.Attribute) and only_tensors_have(node.func.attr)
     if isinstance(node, ast.Attribute) and node.attr == "data":
-        return isinstance(node.value, ast.Attribute) and node.value.attr == "grad" or _is_tensor(node.value, names, known)
+        return (isinstance(node.value, ast.Attribute) and node.value.attr == "grad") or _is_tensor(
+            node.value, names, known
+        )
     if isinstance(node, ast.Attribute) and node.attr == "grad":
         return True
     return known(node)
 
 
-def useless(
-    function: Any, names: Names, known: Callable[[Any], bool]
-) -> Iterator[Found]:
+def useless(function: Any, names: Names, known: Callable[[Any], bool]) -> Iterator[Found]:
     """Yields the statements of a function that do nothing.
 
     Parameters
@@ -109,7 +117,7 @@ def useless(
     """
     shown = _lines_of_cells(function)
     for node, body, at in statements_of(function):
-        found = _sign(node, body, at)
+        found = _sign(node)
         if found is not None:
             yield found
         if not isinstance(node, ast.Expr):
@@ -191,7 +199,9 @@ def _dropped(
         return None
     if not _is_used(lost, node, function):
         return None
-    return Found("dropped", node, ast.unparse(lost), method if not full and layer is None else dotted(value.func))
+    return Found(
+        "dropped", node, ast.unparse(lost), method if not full and layer is None else dotted(value.func)
+    )
 
 
 def _root(node: Any) -> str:
@@ -210,12 +220,15 @@ def _is_used(lost: Any, at: ast.stmt, function: Any) -> bool:
         return False
     here = {id(one) for one in ast.walk(at)}
     return any(
-        isinstance(one, ast.Name) and one.id == lost.id and isinstance(one.ctx, ast.Load) and id(one) not in here
+        isinstance(one, ast.Name)
+        and one.id == lost.id
+        and isinstance(one.ctx, ast.Load)
+        and id(one) not in here
         for one in ast.walk(function)
     )
 
 
-def _sign(node: ast.stmt, body: list[ast.stmt], at: int) -> Found | None:
+def _sign(node: ast.stmt) -> Found | None:
     """Returns a finding where `loss =+ term` stands."""
     if not isinstance(node, ast.Assign) or len(node.targets) != 1 or not isinstance(node.value, ast.UnaryOp):
         return None

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
-import luff
 import torch
+
+import luff
 
 __all__ = ["Text", "function_of", "is_of_user", "read", "text_of"]
 
@@ -23,9 +24,7 @@ _OWN = tuple(
     os.path.join(path, "")
     for key in ("stdlib", "platstdlib", "purelib", "platlib")
     if (path := sysconfig.get_paths().get(key))
-) + tuple(
-    os.path.join(os.path.dirname(os.path.abspath(str(one.__file__))), "") for one in (luff, torch)
-)
+) + tuple(os.path.join(os.path.dirname(os.path.abspath(str(one.__file__))), "") for one in (luff, torch))
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
