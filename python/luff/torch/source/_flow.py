@@ -97,6 +97,8 @@ def _assigned(node: Any) -> str:
 
 
 def _overwritten(function: Any, names: Names, tree: ast.Module) -> Iterator[Found]:
+    node: Any
+    later: Any
     for node, body, at in statements_of(function):
         name = _assigned(node)
         if not name or name.startswith("_") or not without_effect(node.value, names):
@@ -170,8 +172,9 @@ def _last_alone(function: Any, tree: ast.Module) -> Iterator[Found]:
 
 def _never_read(function: Any, names: Names, tree: ast.Module) -> Iterator[Found]:
     """A loss that goes into no backward pass beside others that do, and not even into a log."""
-    if not any(called(one).endswith(".backward") or _is_backward(one) for one in ast.walk(function)):
+    if not any(_is_backward(one) for one in ast.walk(function)):
         return
+    node: Any
     for node, _, _ in statements_of(function):
         name = _assigned(node)
         if not name or name.startswith("_") or not _is_loss(node.value, names) or _reads(function, name):

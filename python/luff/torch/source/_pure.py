@@ -104,7 +104,7 @@ def _is_pure(name: str) -> bool:
 
 @cache
 def _draws(name: str) -> bool:
-    packet = getattr(torch.ops.aten, name, None)
+    packet: Any = getattr(torch.ops.aten, name, None)
     try:
         return any(_DRAWS in getattr(packet, form).tags for form in packet.overloads())
     except Exception:  # no such operator
