@@ -28,6 +28,7 @@ class Net(nn.Module):
         self.body = nn.Sequential(nn.Linear(4, 4))
         self.act = nn.ReLU(inplace=True)
         self.lstm = nn.LSTM(4, 4)
+        self.tap = nn.Identity()
 
     def forward(self, x, mask=None):
 """
@@ -119,7 +120,7 @@ def test_words_that_others_have_need_a_tensor():
         "x.clamp_(0, 1)\nx.requires_grad_()\nx.retain_grad()\nx.register_hook(print)\nF.relu_(x)\nreturn x",
         "F.relu(x, inplace=True)\nF.dropout(x, 0.5, True, True)\ntorch.clamp(x, 0, 1, out=x)\nreturn x",
         "np.clip(x, 0, 1, out=x)\nreturn x",
-        "self.body(x)\nself.norm(x)\nself.lstm(x)\nself.act(x)\nself.hooked(x)\nreturn x",
+        "self.body(x)\nself.norm(x)\nself.lstm(x)\nself.act(x)\nself.hooked(x)\nself.tap(x)\nreturn x",
         "loss.item()\nx.cpu()\ntorch.cuda.synchronize()\ntorch.zeros(1).cuda()\ntorch.rand(2)\nx.mean()\nreturn x",
         "try:\n    x.view(-1, 4)\n    torch.clamp(x, 0, 1)\nexcept RuntimeError:\n    raise\nreturn x",
         "with torch.profiler.profile():\n    torch.clamp(x, 0, 1)\nreturn x",

@@ -91,7 +91,7 @@ class Names:
     def layer_made(self, node: Any) -> type | None:
         """Returns the class of torch's that a call makes: a layer or loss, not in place, that holds no others."""
         full = self.meant(node.func) if isinstance(node, ast.Call) else ""
-        if not full.startswith("torch.nn.") or full.count(".") != 2:
+        if not full.startswith("torch.nn.") or full.count(".") != 2 or full == "torch.nn.Identity":
             return None
         if any(one.arg in ("inplace", None) for one in node.keywords) or any(
             isinstance(one, ast.Constant) and one.value is True for one in node.args

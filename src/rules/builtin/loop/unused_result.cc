@@ -48,15 +48,16 @@ constexpr std::array kTexts = std::to_array<Text>({
     {"cut_off", "{0} is no part of the sum in the line above",
      "a line ends the statement unless a bracket is open; this one begins with a sign and stands alone",
      "put the whole sum into brackets", "a sum that goes on in the next line without brackets"},
-    {"sign_for_sum", "{0} is replaced, not added to", "`=+` assigns a value with a plus sign",
-     "write `{1}`", "=+ in the place of +="},
+    {"sign_for_sum", "{0} is replaced, not added to", "`=+` assigns a value with a plus sign", "write `{1}`",
+     "=+ in the place of +="},
     {"overwritten", "{0} is computed, and replaced in line {1} before anything reads it",
      "what this line has worked out plays no part in the training",
      "pass the first value on, or add both, or take one line out",
      "a line that should read the result above reads its input again; = in the place of +="},
     {"last_alone", "of all that the loop gives {0}, the last one alone counts",
      "each turn replaces the value of the one before, and the backward pass comes behind the loop",
-     "put the backward pass and the update inside the loop over batches, or add the terms up: `{1}`, from 0 on",
+     "put the backward pass and the update inside the loop over batches, or add the terms up: `{1}`, from 0 "
+     "on",
      "lines that are indented too little, or = in the place of +="},
     {"never_read", "{0} is a loss that nothing reads",
      "it goes into no backward pass, beside another loss that does, nor into a log",
@@ -135,7 +136,9 @@ class UnusedResult final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<UnusedResult>(kName, kParams);
-  spec.summary = "a result that the training's own lines compute and never use, or a method that they name and do not call";
+  spec.summary =
+      "a result that the training's own lines compute and never use, or a method that they name and do not "
+      "call";
   return spec;
 }
 

@@ -36,8 +36,8 @@ TEST(UnusedResult, EachCause_NamesPlaceTextAndRemedy) {
   const auto lost = Told({Event("overwritten", "loss", "32")});
   ASSERT_EQ(lost.size(), 1U);
   EXPECT_NE(lost[0].what.find("replaced in line 32"), std::string::npos) << lost[0].what;
-  for (const char* cause : {"mode_not_called", "dropped", "compared", "cut_off", "sign_for_sum", "last_alone", "never_read",
-                            "other_variable", "same_operands", "unreachable"}) {
+  for (const char* cause : {"mode_not_called", "dropped", "compared", "cut_off", "sign_for_sum", "last_alone",
+                            "never_read", "other_variable", "same_operands", "unreachable"}) {
     const auto findings = Told({Event(cause, "first", "second")});
     ASSERT_EQ(findings.size(), 1U) << cause;
     EXPECT_EQ(findings[0].cause, cause);
@@ -56,7 +56,8 @@ TEST(UnusedResult, PlacesOfOneCause_AreToldApart) {
 
 TEST(UnusedResult, BrokenEvents_AreSilent) {
   EXPECT_TRUE(Told({}).empty());
-  EXPECT_TRUE(Told({R"({"kind": "unused_result"})", R"({"kind": "unused_result", "cause": 3, "file": "a.py", "line": 1})",
+  EXPECT_TRUE(Told({R"({"kind": "unused_result"})",
+                    R"({"kind": "unused_result", "cause": 3, "file": "a.py", "line": 1})",
                     R"({"kind": "unused_result", "cause": "dropped", "file": "a.py", "line": -1})",
                     R"({"kind": "unused_result", "cause": "of_later", "file": "a.py", "line": 1})",
                     R"({"kind": "unused_result", "cause": "dropped", "line": 1})"})
