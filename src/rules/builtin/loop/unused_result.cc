@@ -24,7 +24,7 @@ struct Limits {
   std::int64_t places;
 };
 constexpr Param<Limits> kParams[] = {
-    {&Limits::places, "places", "8", "places of the source that are told (Luff)", Between(1, 64)},
+    {&Limits::places, "places", "8", "places of the source that are reported (Luff)", Between(1, 64)},
 };
 
 // {what}, {why}, {remedy}: 0 is the name, 1 what else the event names.
