@@ -158,9 +158,10 @@ PYTHON_ROOMS = {
     "torch": {
         "capture": [],
         "replay": ["capture"],
-        "evidence": ["capture", "replay"],
-        "loop": ["capture", "replay", "evidence"],
-        "patches": ["capture", "replay", "evidence", "loop"],
+        "source": [],
+        "evidence": ["capture", "replay", "source"],
+        "loop": ["capture", "replay", "source", "evidence"],
+        "patches": ["capture", "replay", "source", "evidence", "loop"],
     },
 }
 PYTHON_FREE = {"numpy", "ml_dtypes", "luff", "typing_extensions"}

@@ -52,7 +52,7 @@ def step_before_backward(source: Source) -> bool:
     return True
 
 
-@fault("StepSkipped", remedy=("inside the loop over batches",))
+@fault("StepSkipped", "UnusedResult", remedy=("inside the loop over batches",))
 def learns_the_last_batch_only(source: Source) -> bool:
     """backward and step stand behind the loop over batches, so that only the last loss of a pass is used."""
     step, backward, cleared = source.update(), source.calls("backward"), source.calls("zero_grad")

@@ -127,6 +127,7 @@ def dropout_behind_the_last_layer(source: Source) -> bool:
     "LossFormula",
     "ConstantOutput",
     "ParamNotOptimized",
+    "UnusedResult",
     remedy=("add", "term", "backward", "loss", "weight", "penalty", "detach"),
 )
 def last_term_replaces_the_others(source: Source) -> bool:

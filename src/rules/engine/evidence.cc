@@ -197,6 +197,7 @@ constexpr Look kLooks[] = {
     {"TreeDepth", Bit(kBoosting)},
     {"UnchangedTensor", Bit(kWeightChanges)},
     {"Underfit", Bit(kEvaluations)},
+    {"UnusedResult", Bit(kUpdates)},
     {"VanishingGradient", Bit(kGradients)},
     {"WeightUpdateRatio", Bit(kWeightChanges)},
     {"WorkersRestart", Bit(kWaits)},

@@ -44,6 +44,7 @@ constexpr std::array kPlaces = std::to_array<Place>({
     {"StepSkipped", 0, kNone, kStands},
     {"SymmetricUnits", 0, kNone, kStands},
     {"TargetRange", 0, kNone, kBoth},
+    {"UnusedResult", 0, kNone, kBoth},
     {"NonFinite", 1, kBlowsUp, kBoth},
     {"ExplodingTensor", 1, kBlowsUp, kBoth},
     {"LossSpike", 1, kBlowsUp, kBoth},
@@ -84,6 +85,8 @@ constexpr std::array kExceptions = std::to_array<Exception>({
     {"NoGradient", "unused_twin"},
     {"NonFinite", "evaluation"},
     {"ScheduleCollapse", "other_optimizer"},
+    {"UnusedResult", "mode_not_called"},
+    {"UnusedResult", "never_read"},
 });
 
 // Findings of `rule` with `cause` follow from findings of `leader` with `of`.
@@ -176,6 +179,9 @@ constexpr std::array kConsequences = std::to_array<Consequence>({
     {"TrainValSkew", "", "WorseThanSimple", ""},
     {"Underfit", "", "WorseThanSimple", ""},
     {"UnchangedTensor", "", "WorseThanSimple", ""},
+    // A mode that was named and not set is the wrong one.
+    {"UnusedResult", "mode_not_called", "ModeMismatch", ""},
+    {"UnusedResult", "mode_not_called", "RunningStatistics", ""},
     // Updates that outgrow the weights make the loss diverge, if they began first. A warm-up that is stepped
     // once
     // per epoch makes updates too small.

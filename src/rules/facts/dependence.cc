@@ -102,7 +102,7 @@ Table Sorted(const SampleValues& input, std::size_t rows) {
 // Of a row of vectors (N, T, F), a number for each vector, equal for equal ones: a set of patterns, a
 // sequence of zeros and ones. Nothing for other shapes.
 std::optional<Table> Parts(const SampleValues& input, std::size_t rows) {
-  constexpr std::uint64_t kExact = (1ULL << 52) - 1;  // a double holds them
+  constexpr std::uint64_t kFitsDouble = (1ULL << 52) - 1;  // a double holds them
   if (input.shape.size() != 3 || input.shape[1] < 2 || input.shape[2] < 2) return std::nullopt;
   const auto count = static_cast<std::size_t>(input.shape[1]);
   const auto width = static_cast<std::size_t>(input.shape[2]);
@@ -110,7 +110,7 @@ std::optional<Table> Parts(const SampleValues& input, std::size_t rows) {
   Table table{rows, count, {}};
   for (std::size_t at = 0; at < rows * count; ++at)
     table.values.push_back(
-        static_cast<double>(HashBytes(&input.values[at * width], width * sizeof(double)) & kExact));
+        static_cast<double>(HashBytes(&input.values[at * width], width * sizeof(double)) & kFitsDouble));
   return table;
 }
 

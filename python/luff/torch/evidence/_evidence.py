@@ -40,6 +40,7 @@ from luff.torch.evidence._set_weights import SetWeights
 from luff.torch.evidence._statistics import Statistics
 from luff.torch.evidence._step import Step, StepContext
 from luff.torch.evidence._unused_passes import UnusedPasses
+from luff.torch.evidence._unused_results import UnusedResults
 from luff.torch.evidence._written_losses import WrittenLosses
 
 __all__ = ["Evidence"]
@@ -86,6 +87,8 @@ class Evidence:
         self._early = EarlyEnds()
         self._set = SetWeights()
         self._set_back.waiting = self._early.waiting = self._set.waiting = self._handed.waiting  # likewise
+        self._source = UnusedResults()
+        self._source.waiting = self._handed.waiting
         #: Numbers of the optimizers of which these ask something yet.
         self._looked: set[int] = set()
         self.statistics = Statistics()
@@ -136,6 +139,8 @@ class Evidence:
         since = clock.mode_steps[_TRAIN] - context.looked_from
         if not since & (since - 1) or self._reach.reached is not None:
             self._reach.begins(roots, context.called.models())
+            if self._source.on:
+                self._source.look(context.called.models())
             if self.losses.terms.on:
                 self.losses.terms.backward_begins(roots, context.saved_hooks)
         self.accumulated.backward_begins(context.step, roots, self.losses, context.called.models)
@@ -165,6 +170,8 @@ class Evidence:
         self._looked |= self._set_back.due
         self._early.loader_started(iterator)
         self.datasets.loader_started(iterator)
+        if self._source.began and self._source.on:
+            self._source.look([])
 
     def model_returned(self, module: Any, args: tuple[Any, ...], output: Any) -> None:
         """Called when the outermost call of a model has returned, while any hook looks for adversaries."""
@@ -195,6 +202,8 @@ class Evidence:
             self._set_back.begins(record.number, optimizer, update)
             self._set.on = True
             self._looked.add(record.number)
+            if self._source.on:
+                self._source.look(self._context.called.models())
         if self._rounding.pending or not update & (update - 1):
             self._rounding.update_begins(record.number, update, optimizer, self._context)
         if record.number in self._looked:
