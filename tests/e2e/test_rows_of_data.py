@@ -18,11 +18,11 @@ WRONG = {
 
 @pytest.mark.parametrize("cause", WRONG)
 def test_each_is_named(luff: Luff, cause: str) -> None:
-    found = luff.run("rows_of_data.py", arguments=(cause,)).findings
+    found = luff.train("rows_of_data.py", arguments=(cause,)).findings
     assert (WRONG[cause], cause) in {(f["rule"], f["cause"]) for f in found}
 
 
 @pytest.mark.parametrize("cause", WRONG)
 def test_what_is_meant_is_silent(luff: Luff, cause: str) -> None:
-    found = luff.run("rows_of_data.py", arguments=(f"no_{cause}",)).findings
+    found = luff.train("rows_of_data.py", arguments=(f"no_{cause}",)).findings
     assert not {(f["rule"], f["cause"]) for f in found} & {(rule, name) for name, rule in WRONG.items()}

@@ -17,7 +17,7 @@ CAUSES = {
 
 @pytest.mark.parametrize("wrong", CAUSES)
 def test_each_is_named(luff: Luff, wrong: str) -> None:
-    job = luff.run("unused_lines.py", arguments=(wrong,))
+    job = luff.train("unused_lines.py", arguments=(wrong,))
     told = [f for f in job.findings if f["rule"] == "UnusedResult"]
     cause, text = CAUSES[wrong]
     assert [f["cause"] for f in told] == [cause]
@@ -28,5 +28,5 @@ def test_each_is_named(luff: Luff, wrong: str) -> None:
 
 def test_a_training_without_them_is_silent(luff: Luff) -> None:
     assert [
-        f for f in luff.run("unused_lines.py", arguments=("none",)).findings if f["severity"] != "note"
+        f for f in luff.train("unused_lines.py", arguments=("none",)).findings if f["severity"] != "note"
     ] == []

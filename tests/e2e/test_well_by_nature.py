@@ -14,5 +14,5 @@ ONCE_TOLD = {
 
 @pytest.mark.parametrize("name", ONCE_TOLD)
 def test_what_they_were_taken_for_is_not_told(luff: Luff, name: str) -> None:
-    told = {(f["rule"], f["cause"]) for f in luff.run("well_by_nature.py", arguments=(name,)).findings}
+    told = {(f["rule"], f["cause"]) for f in luff.train("well_by_nature.py", arguments=(name,)).findings}
     assert not told & ONCE_TOLD[name]

@@ -11,7 +11,8 @@ wrong = sys.argv[1]
 torch.manual_seed(0)
 x = torch.rand(512, 8)
 y = (x[:, :3] * 4).argmax(1)
-loader = DataLoader(TensorDataset(x, y), batch_size=32, shuffle=True)
+loader = DataLoader(TensorDataset(x[:448], y[:448]), batch_size=32, shuffle=True)
+kept = DataLoader(TensorDataset(x[448:], y[448:]), batch_size=32)
 
 
 class Plain(nn.Module):
@@ -83,9 +84,9 @@ def named(model, optimizer):
 def accuracy(model):
     model.eval()
     with torch.no_grad():
-        right = sum((model(xb).argmax(1) == yb).sum().item() for xb, yb in loader)
+        right = sum((model(xb).argmax(1) == yb).sum().item() for xb, yb in kept)
     model.train()
-    return right / len(x)
+    return right / 64
 
 
 KINDS = {"clipped": clipped, "last": last, "replaced": replaced, "named": named}
