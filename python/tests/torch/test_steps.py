@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 
 import cases
@@ -33,6 +34,45 @@ def test_plain_loop(watched):
         STEP,
     ]
     assert all(step.kinds == [ZERO, FORWARD, BACKWARD, STEP] for step in session.steps[1:])
+
+
+class _OfItsOwn(torch.optim.Adam):
+    """An optimizer whose step calls that of its base class, which torch has wrapped too once an Adam was made."""
+
+    def __init__(self, parameters, fails=()):
+        super().__init__(parameters, lr=0.01)
+        self.fails, self.made = fails, 0
+
+    def step(self, closure=None):
+        self.made += 1
+        if self.made in self.fails:
+            raise RuntimeError("a step of the script's own that fails")
+        return super().step(closure)
+
+
+@pytest.mark.parametrize("closures", [False, True])
+def test_a_step_that_calls_its_base_class_is_one_update(watched, closures):
+    _, session = watched()
+    torch.optim.Adam(nn.Linear(2, 2).parameters())
+    model = nn.Linear(4, 3)
+    optimizer = _OfItsOwn(model.parameters(), fails=(3, 4))
+    for _ in range(8):
+
+        def closure():
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(torch.randn(8, 4)), torch.randint(3, (8,)))
+            loss.backward()
+            return loss
+
+        with contextlib.suppress(RuntimeError):
+            if closures:
+                optimizer.step(closure)
+            else:
+                closure()
+                optimizer.step()
+    assert [step.kinds.count(STEP) for step in session.train()] == (
+        [1] * 6 if closures else [1, 1, 0, 0, 1, 1, 1, 1]
+    )
 
 
 def test_evaluation_between(watched):

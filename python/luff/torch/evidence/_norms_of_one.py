@@ -139,6 +139,8 @@ def _kind_of(node: Any) -> str:
 
 
 def _of_division(node: Any) -> str:
+    if len(node.next_functions) != 2:  # by a number
+        return ""
     numbers, divisor = node.next_functions
     if numbers[0] is None or divisor[0] is None:
         return ""
@@ -146,7 +148,11 @@ def _of_division(node: Any) -> str:
     for _ in range(_CHAIN):
         if operation_of(made) not in _OVER:
             break
-        if operation_of(made) == "Add" and made.next_functions[1][0] is not None:
+        if (
+            operation_of(made) == "Add"
+            and len(made.next_functions) == 2
+            and made.next_functions[1][0] is not None
+        ):
             return ""  # of two sums
         made = made.next_functions[0][0]
     of = _DIVISORS.get(operation_of(made), "")
@@ -154,6 +160,8 @@ def _of_division(node: Any) -> str:
 
 
 def _of_difference(node: Any) -> str:
+    if len(node.next_functions) != 2:  # a number less
+        return ""
     numbers, mean = node.next_functions
     if numbers[0] is None or operation_of(mean[0]) != "Mean":
         return ""

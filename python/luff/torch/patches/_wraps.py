@@ -41,12 +41,26 @@ _OPTIMIZER, _SCHEDULER, _CLIP = int(Phase.OPTIMIZER), int(Phase.SCHEDULER), int(
 
 _current_graph_task: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", lambda: -1)
 _tracing_state: Callable[[], Any] = torch._C._get_tracing_state
+_FRAMES = 64  # around a step that are looked at
+_wrapped_step: Any = torch.optim.Optimizer.profile_hook_step(lambda: None)
+_step_code = _wrapped_step.__code__  # of each step that torch has wrapped
 
 
 class _Now:
     """What a thread is doing."""
 
-    __slots__ = ("capture", "entered", "in_loss", "inside", "loading", "scheduling", "through", "updates")
+    __slots__ = (
+        "capture",
+        "entered",
+        "in_loss",
+        "inside",
+        "loading",
+        "scheduling",
+        "through",
+        "updates",
+        "updating",
+        "within",
+    )
 
     def __init__(self) -> None:
         self.inside = 0  # 1: within a model's call; 2: and its modules are captured
@@ -54,6 +68,8 @@ class _Now:
         self.entered: Any = None  # weak reference to the hook that worked last
         self.scheduling = self.loading = False
         self.updates = 0  # optimizer steps seen by this thread
+        self.updating = 0  # identity of the optimizer whose step began last; 0: it has ended
+        self.within = 0  # steps of its own base class that this step is in
         self.through: tuple[Any, ...] = ()  # modules whose next calls only lead to a framework's own function
         self.in_loss = False  # a loss is being computed; its inner calls belong to it
 
@@ -365,6 +381,11 @@ def _making_optimizer(original: Method) -> Method:
 def _before_step(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if is_compiling() or (not hooks.heard and not hooks):
         return None
+    now = local.now
+    if now.updating == id(optimizer) and _is_in_own_step(optimizer):
+        now.within += 1
+        return None
+    now.updating, now.within = id(optimizer), 0
     hook = hooks.of_optimizer(optimizer)
     if hook is None or (hook.asleep and not _awake(hook)):
         return None
@@ -378,6 +399,21 @@ def _before_step(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     if len(args) > 1:
         return (args[0], wrapped, *args[2:]), kwargs
     return args, {**kwargs, "closure": wrapped}
+
+
+def _is_in_own_step(optimizer: Any) -> bool:
+    """Whether a step is one of the optimizer's base class, which its own step calls: torch has wrapped both.
+
+    Asked only if its step began and has not ended, which may also be since it raised.
+    """
+    frame, steps = sys._getframe(2), 0
+    for _ in range(_FRAMES):
+        if frame.f_code is _step_code:
+            steps += frame.f_locals.get("self") is optimizer
+        if steps >= 2 or frame.f_back is None:
+            break
+        frame = frame.f_back
+    return steps >= 2
 
 
 def _wrap_closure(hook: Hook, optimizer: Any, closure: Callable[..., Any]) -> Callable[..., Any]:
@@ -397,12 +433,17 @@ def _wrap_closure(hook: Hook, optimizer: Any, closure: Callable[..., Any]) -> Ca
 def _after_step(optimizer: Any, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
     if is_compiling():
         return
+    now = local.now
+    if now.within and now.updating == id(optimizer):
+        now.within -= 1
+        return
+    now.updating = 0
     leave_phase(_OPTIMIZER)
     hook = hooks.of_optimizer(optimizer) if hooks.heard or hooks else None
     if hook is None or hook.asleep:
         _after_stop.update(optimizer)
         return
-    local.now.updates += 1
+    now.updates += 1
     machine, in_backward = hook.machine, _current_graph_task() != -1
     tell = hook.guarded if in_backward else hook.told
     tell("update end", machine.update_ended, optimizer, in_backward)
