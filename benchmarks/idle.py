@@ -34,7 +34,7 @@ from capture import WG, Tiny
 
 BASELINE = Path(__file__).parent / "baselines" / "idle.json"
 STEPS, CALLS = 32, 100  # steps: the hook makes some of its checks at every 16th only
-WARM = 144  # it makes them at each of the first 64
+WARM = 272  # it makes them at each of the first 64, and looks again at powers of two, such as 256
 TRACES, TRACED_STEPS = 4, 3  # of a child that makes traces before its steps are counted
 
 
