@@ -5,6 +5,7 @@ that are the same, and updates behind a statement that leaves.
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -46,6 +47,7 @@ _DRAWS = {
 _COUNTS = {"range", "trange", "count"}
 _WITH_WEIGHTS = {"linear", "conv", "sparse"}
 _UPDATES = {"backward", "step"}
+_MOST_UNREAD = 16
 _EMPTY = ("new_", "_like")  # names of what makes a value to begin with: `new_zeros`, `zeros_like`
 _WITHOUT_GRADIENT = {"no_grad", "inference_mode", "set_grad_enabled"}
 _OF_EVALUATIONS = ("val", "test", "eval", "dev")
@@ -103,9 +105,12 @@ def _assigned(node: Any) -> str:
 def _overwritten(function: Any, names: Names, tree: ast.Module) -> Iterator[Found]:
     node: Any
     later: Any
+    times = Counter(
+        one.id for one in ast.walk(function) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
+    )
     for node, body, at in statements_of(function):
         name = _assigned(node)
-        if not name or name.startswith("_") or not without_effect(node.value, names):
+        if times[name] < 2 or name.startswith("_") or not without_effect(node.value, names):
             continue
         for later in body[at + 1 :]:
             again = _assigned(later) == name and not _reads(later, name)
@@ -185,6 +190,7 @@ def _never_read(function: Any, names: Names, tree: ast.Module) -> Iterator[Found
     if not any(_is_backward(one) for one in ast.walk(function)):
         return
     node: Any
+    unread = 0
     without = {
         id(inner)
         for one in ast.walk(function)
@@ -202,6 +208,9 @@ def _never_read(function: Any, names: Names, tree: ast.Module) -> Iterator[Found
             continue
         if _is_private(function, name, tree):
             yield Found("never_read", node, name, "")
+        unread += 1
+        if unread == _MOST_UNREAD:
+            return  # a text that something has written
 
 
 def _is_backward(node: Any) -> bool:
