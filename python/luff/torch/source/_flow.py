@@ -310,6 +310,7 @@ def _differentiated(node: Any) -> set[str]:
     that is asked in each turn has answered last.
     """
     found: set[str] = set()
+    one: Any
     for one in ast.walk(node):
         if not _is_backward(one):
             continue
