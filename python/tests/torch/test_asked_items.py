@@ -26,6 +26,8 @@ class Items(Dataset[Any]):
         self.boxes = np.concatenate([left, left + draws.integers(2, 4, (24, 2))], axis=1)
         self.own = np.random.default_rng(1)
         self.counts = np.zeros((24, 8))
+        self.pool = np.arange(24)
+        self.state = draws.normal(size=(12, 3))
         self.item = item
 
     def __len__(self) -> int:
@@ -33,6 +35,15 @@ class Items(Dataset[Any]):
 
     def __getitem__(self, i: int) -> Any:
         return self.item(self, i)
+
+
+class Noisy(Items):
+    pass
+
+
+class NoLength(Items):
+    def __len__(self) -> int:
+        raise RuntimeError("a sampler of its own says how many there are")
 
 
 def noise_in_place(data: Items, i: int) -> Any:
@@ -78,7 +89,21 @@ def test_dataset_that_writes_into_what_it_holds_is_told(item: Any) -> None:
     assert evaluate(Items(item), [], False) is None  # workers take their changes along
 
 
-@pytest.mark.parametrize("item", [noise_on_a_copy, noise_of_its_own, counted, centred_in_place])
+def shuffled_pool(data: Items, i: int) -> Any:
+    np.random.shuffle(data.pool)
+    return data.x[i], data.x[data.pool[:4]]
+
+
+def simulated(data: Items, i: int) -> Any:
+    before = data.state.copy()
+    data.state += 0.1 * np.flip(data.state, 1)
+    return before, data.state.copy()
+
+
+@pytest.mark.parametrize(
+    "item",
+    [noise_on_a_copy, noise_of_its_own, counted, centred_in_place, shuffled_pool, simulated],
+)
 def test_draws_counters_and_what_is_done_once_are_silent(item: Any) -> None:
     assert evaluate(Items(item), [], True) is None
 
@@ -139,6 +164,8 @@ def test_evaluations_that_draw_while_the_training_does_not_are_told() -> None:
     assert evaluate(drawn, [plain], True) is None
     assert evaluate(plain, [plain, drawn], True) is None  # one evaluation is of the rows as they are
     assert evaluate(plain, [Items(noise_of_its_own)], True) is None
+    assert evaluate(plain, [Noisy(noise_on_a_copy)], True) is None  # a class of its own: a test with noise
+    assert evaluate(plain, [drawn, Noisy(counted)], True) is None
 
 
 def test_items_of_other_kinds_and_errors_tell_nothing() -> None:
@@ -182,6 +209,11 @@ def test_a_training_is_asked_once_after_its_first_epoch(monkeypatch: pytest.Monk
     epoch(training, train, 4)
     assert asked == [training]
     assert datasets._known[id(other)][1:] == (0, 4)
+
+
+def test_a_length_that_raises_is_no_dataset_to_ask() -> None:
+    assert not _datasets._may_be_asked(NoLength(counted))
+    _datasets.Datasets(StepClock()).loader_started(Iterator(NoLength(counted)))
 
 
 def test_an_unknown_loader_of_torch_gives_what_is_needed() -> None:

@@ -1,6 +1,7 @@
 """Results that nobody uses, in texts of functions: what is found, and what looks alike and is right."""
 
 import ast
+import time
 
 import pytest
 import torch
@@ -43,7 +44,15 @@ def found(lines, *, tensors=()):
     )
     names = Names(text.nodes)
     hits = [
-        *useless(node, names, lambda one: isinstance(one, ast.Name) and one.id in tensors),
+        *useless(
+            node,
+            names,
+            lambda one: (
+                {**dict.fromkeys(tensors, True), "critic": False}.get(one.id)
+                if isinstance(one, ast.Name)
+                else None
+            ),
+        ),
         *losing(node, names, text.tree),
     ]
     return [(one.cause, one.name) for one in hits]
@@ -106,6 +115,22 @@ def test_mistakes(lines, expected):
     assert found(lines) == ([expected] if expected else [])
 
 
+def test_a_method_of_the_file_is_not_that_of_tensors():
+    lines = "critic.clamp(0.01)\nreturn critic"
+    assert found(lines.replace("critic", "x")) == [("dropped", "x")]
+    source = HEAD + "        x.clamp(0.01)\n        return x\n\n    def clamp(self, bound):\n        pass\n"
+    text = text_of(source)
+    node = next(one for one in text.nodes if isinstance(one, ast.FunctionDef) and one.name == "forward")
+    assert list(useless(node, Names(text.nodes), lambda _: None)) == []
+
+
+def test_long_loops_take_no_long_time():
+    lines = [f"    a{i} = net(x{i}, [y{i} + {i} for _ in z])" for i in range(400)]
+    began = time.thread_time()
+    assert found("\n".join(["for x, y in it:", *lines, "loss.backward()"])) == []
+    assert time.thread_time() - began < 2
+
+
 def test_words_that_others_have_need_a_tensor():
     assert found("x.view(-1, 4)\nx.float()\nreturn x", tensors=("x",)) == [("dropped", "x"), ("dropped", "x")]
     assert found("model.to(device)\nbatch.to(device)\nmodel.float()\nreturn model(batch)") == []
@@ -161,6 +186,14 @@ def test_words_that_others_have_need_a_tensor():
         "for b in it:\n    if b is None:\n        continue\n    loss = net(b)\n    loss.backward()\n    opt.step()",
         "def inner():\n    return 1\n    return 2\nreturn inner",
         "loss = -F.mse_loss(x, y)\nloss = +loss\nreturn loss",
+        "dq = + x\ndp = - y\nreturn dq, dp",  # one below the other
+        "critic.clamp(0.01)\nself.x(critic)\nx.forward(1)\nreturn x",  # no tensor, though it has the word
+        "return F.mse_loss(net(x), net(x)), criterion(self.q(x), self.q(x))",  # two passes with other dropout
+        "return max(m.rsample(), m.rsample()), min(level(), level())",
+        "for t in steps:\n    out = net(x[t])\nF.cross_entropy(out, y).backward()",  # a model with a memory
+        "with torch.no_grad():\n    left = F.l1_loss(x, y)\nF.mse_loss(x, y).backward()",
+        "F.mse_loss(x, y).backward()\nval_loss = F.mse_loss(a, b)",
+        "loss = x.new_zeros(())\nloss = F.mse_loss(x, y)\nloss.backward()",
     ],
 )
 def test_what_looks_alike_is_right(lines):

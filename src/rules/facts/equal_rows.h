@@ -8,6 +8,8 @@
 #include <unordered_set>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include "rules/facts/dependence.h"
 #include "rules/facts/loss_call.h"
 #include "rules/facts/sample.h"
@@ -34,6 +36,7 @@ class EqualRows {
     std::int64_t batches = 0;  // captured, in a row
     std::int64_t different = 0;
     bool answers = false;  // are equal, too
+    bool targets = false;  // there was one for each row: all were equal
   };
 
   /// Call at steps of trainings and evaluations.
@@ -71,7 +74,9 @@ class EqualRows {
     }
     const std::vector<LossCall>& calls = LossReader::Read(view);
     bool answers = calls.size() == 1;
+    bool targets = false;
     for (const LossCall& call : calls) {
+      targets = targets || OfRows(call.target, rows);
       equal = equal && (!OfRows(call.target, rows) || AllEqual(call.target, 0));
       answers = answers && OfRows(call.output, rows) && AllEqual(call.output, kAlike);
     }
@@ -84,6 +89,7 @@ class EqualRows {
     if (!telling) return;
     ++batches_;
     answers_ = batches_ == 1 ? answers : answers_ && answers;
+    targets_ = batches_ == 1 ? targets : targets_ && targets;
     std::uint64_t hash = 0;
     for (const std::uint64_t one : first) hash = (hash * kMix + one) & kBits;
     if (different_.size() < kDifferent) different_.insert(hash);
@@ -92,13 +98,15 @@ class EqualRows {
 
   /// What was found so far. `batch`: rows of a batch of the loader that trains, 0 if it is not known;
   /// `more`: the loader has several batches; `dropout`: the model has layers of it, which answer copies
-  /// differently. Draws on purpose are fewer.
+  /// differently. Draws on purpose are fewer, or are made of the rows of a loader's smaller batches, or of
+  /// rows without targets.
   [[nodiscard]] std::optional<Found> Judge(std::int64_t batch, bool more, bool dropout) const {
     const bool loaded = batch > 0 && batch == rows_;
     const bool others = different_.size() >= kDifferent;
     if (batches_ < kBatches || !(others || (batches_ >= kOneRow && loaded && more))) return std::nullopt;
-    if (!differ_ || !(answers_ || loaded || (dropout && rows_ >= kMany))) return std::nullopt;
-    return Found{rows_, batches_, static_cast<std::int64_t>(different_.size()), answers_};
+    const bool many = dropout && targets_ && batch == 0 && rows_ >= kMany;
+    if (!differ_ || !(answers_ || loaded || many)) return std::nullopt;
+    return Found{rows_, batches_, static_cast<std::int64_t>(different_.size()), answers_, targets_};
   }
 
   void VisitFields(Fields& io) {
@@ -108,6 +116,7 @@ class EqualRows {
     io("rows", rows_);
     io("unequal", unequal_);
     io("answers", answers_);
+    io("targets", targets_);
     io("differ", differ_);
     io("over", over_);
   }
@@ -146,7 +155,7 @@ class EqualRows {
   std::set<std::string> made_;  // models whose inputs are made by the graph
   std::unordered_set<std::uint64_t> different_;
   std::int64_t batches_ = 0, rows_ = 0, unequal_ = 0;
-  bool answers_ = false, differ_ = false, over_ = false;
+  bool answers_ = false, targets_ = false, differ_ = false, over_ = false;
 };
 
 }  // namespace luff::rules

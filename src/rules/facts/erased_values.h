@@ -27,24 +27,31 @@ class ErasedValues {
     if (width_ == 0) width_ = rows.width;
     if (width_ != rows.width) return;
     columns_.resize((rows.width + step - 1) / step);
+    std::size_t whole = 0;  // rows without a zero
     for (std::size_t row = 0; row < rows.count; ++row) {
       const double* values = &sample.values[row * rows.width];
       if (std::all_of(values, values + rows.width, [](double value) { return value == 0; }))
         continue;  // padding
       rows_ += 1;
+      bool zero = false;
       for (std::size_t i = 0; i < columns_.size(); ++i) {
         const double value = values[i * step];
+        zero = zero || value == 0;
         if (!std::isfinite(value)) continue;
         columns_[i].zeros += value == 0 ? 1 : 0;
         columns_[i].sum += value;
         columns_[i].squares += value * value;
       }
+      whole += zero ? 0 : 1;
     }
+    clean_ = clean_ || (rows.count >= kCleanRows && whole == rows.count);
   }
 
-  /// What is erased of `there` and not of `here`.
+  /// What is erased of `there` and not of `here`. Nothing if `there` has whole batches as they are: it is
+  /// measured on purpose how much a model bears.
   [[nodiscard]] static std::optional<Found> Compare(const ErasedValues& there, const ErasedValues& here) {
-    if (there.width_ != here.width_ || there.rows_ < kRows || here.rows_ < 4 * kRows) return std::nullopt;
+    if (there.width_ != here.width_ || there.clean_ || there.rows_ < kRows || here.rows_ < 4 * kRows)
+      return std::nullopt;
     Found found;
     double spread = 0;  // columns that are zero here and there
     double alike = 0;   // whose other values are as they are here
@@ -75,12 +82,14 @@ class ErasedValues {
   void VisitFields(Fields& io) {
     io("width", width_);
     io("rows", rows_);
+    io("clean", clean_);
     io("columns", columns_, kColumns);
   }
 
  private:
   static constexpr std::size_t kColumns = 512;
   static constexpr std::size_t kLeastColumns = 4;
+  static constexpr std::size_t kCleanRows = 8;
   static constexpr double kRows = 32;
   static constexpr double kNever = 0.01;  // share of zeros in a column that has none
   static constexpr double kSeldom =
@@ -103,6 +112,7 @@ class ErasedValues {
 
   std::size_t width_ = 0;
   double rows_ = 0;
+  bool clean_ = false;
   std::vector<Column> columns_;
 };
 

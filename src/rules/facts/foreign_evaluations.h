@@ -10,6 +10,7 @@
 #include "base/format.h"
 #include "luff/rules/finding.h"
 #include "luff/rules/rule.h"
+#include "luff/tensor/hash.h"
 #include "rules/facts/foreign_targets.h"
 #include "rules/facts/loss_call.h"
 #include "rules/facts/sample.h"
@@ -60,7 +61,7 @@ class ForeignEvaluations {
       const auto sample = LoadSample(view, *input.entry);
       if (sample == nullptr || sample->whole_shape.empty() || call.target.whole_shape.empty()) continue;
       if (sample->whole_shape[0] != call.target.whole_shape[0]) return;
-      if (train && keys.empty()) keys = RowHashes(*sample);
+      if (train && keys.empty()) keys = KeysOf(*sample);
     }
     const Recognition known = reader_.Recognise(call);
     if (!IsRegression(known.formula)) {
@@ -99,6 +100,7 @@ class ForeignEvaluations {
 
   void VisitFields(Fields& io) {
     io("seen", seen_, kSeen);
+    io("parts", parts_, kSeen);
     io("fresh", fresh_, kKept);
     io("newest", newest_, kKept);
     io("evaluated", evaluated_, kKept);
@@ -111,6 +113,9 @@ class ForeignEvaluations {
  private:
   static constexpr std::size_t kKept = 512;  // rows of each kind
   static constexpr std::size_t kSeen = 1 << 14;
+  static constexpr std::size_t kPart = 8;       // values
+  static constexpr std::size_t kWidest = 4096;  // values of a row that are looked at
+  static constexpr std::uint64_t kBits = (1ULL << 52) - 1;  // numbers of a saved state
   static constexpr double kFresh = 64, kRows = 64;
   static constexpr double kSkill = 0.3, kKnown = 5, kKnows = 3;
   static constexpr double kChance = 2.5, kGap = 3;  // standard errors
@@ -120,6 +125,35 @@ class ForeignEvaluations {
   struct Sums {
     double rows = 0, wrong = 0, expected = 0, ranks = 0;
   };
+
+  // Names the rows of a training, with 0 for those that overlap with one that was there before, as windows of
+  // a series do: the model has seen most of it.
+  std::vector<std::uint64_t> KeysOf(const SampleValues& sample) {
+    std::vector<std::uint64_t> keys = RowHashes(sample);
+    const Rows rows = RowsOf(sample);
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      const std::uint64_t part = LeastPart(&sample.values[i * rows.width], std::min(rows.width, kWidest));
+      if (part == 0 || seen_.contains(keys[i])) continue;
+      if (parts_.contains(part))
+        keys[i] = 0;
+      else if (parts_.size() < kSeen)
+        parts_.insert(part);
+    }
+    return keys;
+  }
+  // The least hash of all parts of a row that change from value to value: two windows that share most of
+  // their values have the same one, wherever it stands in them. 0 if there is none.
+  static std::uint64_t LeastPart(const double* values, std::size_t width) {
+    std::uint64_t least = 0;
+    std::size_t changing = 1;  // values in a row, of which none is as the one before
+    for (std::size_t i = 1; width >= 2 * kPart && i < width; ++i) {
+      changing = values[i] != values[i - 1] ? changing + 1 : 1;
+      if (changing < kPart) continue;
+      const std::uint64_t hash = HashBytes(values + i + 1 - kPart, kPart * sizeof(double)) & kBits;
+      if (hash != 0 && (least == 0 || hash < least)) least = hash;
+    }
+    return least;
+  }
 
   // Gives each column of a batch mean 0 and deviation 1. False for one that never varies.
   static bool Standardise(SampleValues* sample) {
@@ -189,7 +223,8 @@ class ForeignEvaluations {
     return kinds >= 2 && sum - (kinds - 1) <= kHistogram * std::sqrt(2 * (kinds - 1));
   }
 
-  std::unordered_set<std::uint64_t> seen_;  // rows of the training
+  std::unordered_set<std::uint64_t> seen_;   // rows of the training
+  std::unordered_set<std::uint64_t> parts_;  // of rows
   std::vector<ForeignTargets::Row> fresh_, newest_, evaluated_;
   LossReader reader_;
   std::uint64_t calls_ = 0;

@@ -95,5 +95,5 @@ def _may_be_asked(dataset: Any) -> bool:
     try:
         weakref.ref(dataset)
         return len(dataset) >= _LEAST_ITEMS
-    except (TypeError, NotImplementedError):
+    except Exception:  # `__len__` is the user's own, and nobody else may have called it
         return False

@@ -174,12 +174,32 @@ def _changed(asks: _Asks, dataset: Any, indices: list[int]) -> dict[str, Any]:
         moved = [i for i, array in enumerate(held) if not _same(array, before[i])]
         if not any(np.count_nonzero(held[i] != before[i]) >= _LEAST_NUMBERS for i in moved):
             continue
+        if not any(_is_of_rows(held, before, i, moved, len(dataset)) for i in moved):
+            continue
         for i in moved:
             held[i][...] = before[i]
         if _equal(asks(dataset, index, index), items[0]):
             changed += 1
             most = max([most, *(_distance(items[1], items[2])), *(_distance(items[0], items[1]))])
     return {"changed": changed, "distance": most} if changed and most > 1e-3 else {}
+
+
+def _is_of_rows(held: list[Array], before: list[Array], place: int, moved: list[int], size: int) -> bool:
+    """Whether an array that has changed holds rows of the data: not a pool that is shuffled in place to draw from, nor
+    the state of a simulation or running statistics, which change as a whole, with fewer rows than there are items.
+    """
+    now, then = held[place], before[place]
+    if _same(np.sort(now, axis=None), np.sort(then, axis=None)):
+        return False
+    if now.ndim > 0 and now.shape[0] >= size:
+        return True
+    changed = (now != then).reshape(now.shape[0], -1).any(axis=1)
+    if 2 * np.count_nonzero(changed) <= now.shape[0] and now.shape[0] >= _ITEMS:
+        return True
+    alike = [
+        i for i, one in enumerate(held) if i not in moved and (one.dtype, one.ndim) == (now.dtype, now.ndim)
+    ]
+    return len(alike) >= _ITEMS // 2  # one of a list of rows
 
 
 def _distance(one: list[Array], other: list[Array]) -> list[float]:
@@ -335,8 +355,8 @@ def _drawn(asks: _Asks, dataset: Any) -> tuple[int, int]:
 
 def _of_evaluations(asks: _Asks, dataset: Any, others: list[Any]) -> dict[str, Any]:
     """Looks whether each evaluation draws what it is given, as an augmentation does, and the training does not."""
-    if not others:
-        return {}
+    if not others or any(_name_of(one) != _name_of(dataset) for one in others):
+        return {}  # another class may be there to measure what noise does
     for other in others:
         drawn, asked = _drawn(asks, other)
         if drawn < max(2, asked // 4):

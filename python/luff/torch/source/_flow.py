@@ -5,6 +5,7 @@ that are the same, and updates behind a statement that leaves.
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -41,10 +42,15 @@ _DRAWS = {
     "shuffle",
     "pop",
     "read",
+    "rsample",
 }
 _COUNTS = {"range", "trange", "count"}
 _WITH_WEIGHTS = {"linear", "conv", "sparse"}
 _UPDATES = {"backward", "step"}
+_MOST_UNREAD = 16
+_EMPTY = ("new_", "_like")  # names of what makes a value to begin with: `new_zeros`, `zeros_like`
+_WITHOUT_GRADIENT = {"no_grad", "inference_mode", "set_grad_enabled"}
+_OF_EVALUATIONS = ("val", "test", "eval", "dev")
 
 
 def losing(function: Any, names: Names, tree: ast.Module) -> Iterator[Found]:
@@ -99,9 +105,12 @@ def _assigned(node: Any) -> str:
 def _overwritten(function: Any, names: Names, tree: ast.Module) -> Iterator[Found]:
     node: Any
     later: Any
+    times = Counter(
+        one.id for one in ast.walk(function) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
+    )
     for node, body, at in statements_of(function):
         name = _assigned(node)
-        if not name or name.startswith("_") or not without_effect(node.value, names):
+        if times[name] < 2 or name.startswith("_") or not without_effect(node.value, names):
             continue
         for later in body[at + 1 :]:
             again = _assigned(later) == name and not _reads(later, name)
@@ -127,6 +136,9 @@ def _matters(name: str, first: Any, second: Any, function: Any, names: Names) ->
     """Whether a value that is lost is a loss, or what a layer with weights gives; others may be left from an edit."""
     if _has_weights(first, names) and _has_weights(second, names):
         return True
+    made = [dotted(one.func).rpartition(".")[2] for one in ast.walk(first) if isinstance(one, ast.Call)]
+    if any(one.startswith(_EMPTY[0]) or one.endswith(_EMPTY[1]) for one in made):
+        return False
     has_call = all(any(isinstance(one, ast.Call) for one in ast.walk(value)) for value in (first, second))
     return has_call and any(_is_backward_of(one, name) for one in function.body)
 
@@ -146,13 +158,16 @@ def _leaves(node: Any) -> bool:
 def _last_alone(function: Any, tree: ast.Module) -> Iterator[Found]:
     """A loop over terms or batches, of which each replaces the one before, and a backward pass behind it."""
     for loop, body, at in statements_of(function):
-        if not isinstance(loop, ast.For) or _leaves(loop) or loop.orelse:
+        if not isinstance(loop, ast.For) or loop.orelse:
+            continue
+        goals = {one for later in body[at + 1 :] for one in _differentiated(later)}
+        if not goals or _leaves(loop):
             continue
         targets = {one.id for one in ast.walk(loop.target) if isinstance(one, ast.Name)}
         for node in _straight(loop.body):
             name = _assigned(node)
             if (
-                not name
+                name not in goals
                 or name in targets
                 or not any(isinstance(one, ast.Call) for one in ast.walk(node.value))
             ):
@@ -163,7 +178,7 @@ def _last_alone(function: Any, tree: ast.Module) -> Iterator[Found]:
                 continue
             for later in body[at + 1 :]:
                 if _reads(later, name):
-                    if _is_backward_of(later, name) and _is_private(function, name, tree):
+                    if name in _differentiated(later) and _is_private(function, name, tree):
                         yield Found("last_alone", node, name, "+=")
                     break
                 if _writes(later, name) or _leaves(later):
@@ -175,14 +190,27 @@ def _never_read(function: Any, names: Names, tree: ast.Module) -> Iterator[Found
     if not any(_is_backward(one) for one in ast.walk(function)):
         return
     node: Any
+    unread = 0
+    without = {
+        id(inner)
+        for one in ast.walk(function)
+        if isinstance(one, ast.With)
+        and any(called(item.context_expr).rpartition(".")[2] in _WITHOUT_GRADIENT for item in one.items)
+        for inner in ast.walk(one)
+    }
     for node, _, _ in statements_of(function):
         name = _assigned(node)
+        if id(node) in without or any(part in name.lower() for part in _OF_EVALUATIONS):
+            continue  # of an evaluation, which is no term of what is differentiated
         if not name or name.startswith("_") or not _is_loss(node.value, names) or _reads(function, name):
             continue
         if isinstance(function, ast.Module) and _reads(tree, name):
             continue
         if _is_private(function, name, tree):
             yield Found("never_read", node, name, "")
+        unread += 1
+        if unread == _MOST_UNREAD:
+            return  # a text that something has written
 
 
 def _is_backward(node: Any) -> bool:
@@ -277,6 +305,29 @@ def _is_backward_of(node: Any, name: str) -> bool:
     )
 
 
+def _differentiated(node: Any) -> set[str]:
+    """Returns the names whose values a statement differentiates: not what it makes a loss of, as a model with a memory
+    that is asked in each turn has answered last.
+    """
+    found: set[str] = set()
+    one: Any
+    for one in ast.walk(node):
+        if not _is_backward(one):
+            continue
+        waiting = [one.func.value, *one.args]
+        while waiting:
+            value = waiting.pop()
+            if isinstance(value, ast.Name):
+                found.add(value.id)
+            elif isinstance(value, ast.BinOp):
+                waiting += [value.left, value.right]
+            elif isinstance(value, ast.UnaryOp):
+                waiting.append(value.operand)
+            elif isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
+                waiting += [value.func.value, *value.args] if len(value.args) < 2 else []
+    return found
+
+
 def _other_variable(function: Any) -> Iterator[Found]:
     """A loop over batches that reads neither inputs nor targets, but those of another loop."""
     outside = [node for node, _, _ in statements_of(function)]
@@ -353,10 +404,11 @@ def _same_operands(function: Any, names: Names) -> Iterator[Found]:
             first, second = one.args[0], one.args[1]
             if isinstance(first, ast.Constant | ast.Starred) or ast.dump(first) != ast.dump(second):
                 continue
-            words = {
-                dotted(part.func).rpartition(".")[2] for part in ast.walk(first) if isinstance(part, ast.Call)
-            }
-            if not words & _DRAWS:
+            calls = [part for part in ast.walk(first) if isinstance(part, ast.Call)]
+            words = {dotted(part.func).rpartition(".")[2] for part in calls}
+            if (is_loss or pair) and calls and not without_effect(first, names):
+                continue  # two passes of a model that draws: they are to be alike
+            if not words & _DRAWS and all(part.args or part.keywords for part in calls):
                 yield Found("same_operands", one, ast.unparse(first), ast.unparse(one.func))
 
 

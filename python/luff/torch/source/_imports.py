@@ -34,10 +34,13 @@ class Names:
     ----------
     layers
         Names of layers and losses of torch, as `criterion` or `self.relu`, with the class of each.
+    functions
+        Names of the functions and methods that the file defines.
     """
 
     def __init__(self, nodes: list[ast.AST]) -> None:
         self._meant: dict[str, str] = {}
+        self.functions: set[str] = set()
         bound: dict[str, int] = {}
         for node in nodes:
             if isinstance(node, ast.Import):
@@ -53,6 +56,8 @@ class Names:
                 bound[node.id] = bound.get(node.id, 0) + 1
             elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 bound[node.name] = bound.get(node.name, 0) + 1
+                if not isinstance(node, ast.ClassDef):
+                    self.functions.add(node.name)
             elif isinstance(node, ast.arg):
                 bound[node.arg] = bound.get(node.arg, 0) + 1
         for name, count in bound.items():

@@ -8,11 +8,12 @@ import ast
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
+import numpy as np
 import torch
 
 from luff.torch.source._flow import losing
@@ -143,27 +144,36 @@ def _called_by(node: Any, scope: dict[str, Any], of: Any) -> Iterator[FunctionTy
                 yield found
 
 
-def _tensors_of(code: CodeType, frame: FrameType | None) -> Callable[[Any], bool]:
-    """Returns whether a plain name is that of a tensor, now, in the frame that runs a code."""
+def _tensors_of(code: CodeType, frame: FrameType | None) -> Callable[[Any], bool | None]:
+    """Returns whether a plain name is that of a tensor, now, in the frame that runs a code; None if it has no value
+    there, or one of an array.
+    """
     while frame is not None and frame.f_code is not code:
         frame = frame.f_back
     of: FrameType | None = frame
 
-    def known(node: Any) -> bool:
+    def known(node: Any) -> bool | None:
         if of is None or not isinstance(node, ast.Name):
-            return False
+            return None
         if not code.co_flags & _OPTIMIZED:
-            return type(of.f_globals.get(node.id)) is torch.Tensor if code.co_name == "<module>" else False
+            return _is_tensor(of.f_globals, node.id) if code.co_name == "<module>" else None
         if _ASK_FOR_NAMES.intersection(code.co_names):
-            return False
+            return None
         values = of.f_locals
         try:
-            return type(values.get(node.id)) is torch.Tensor
+            return _is_tensor(values, node.id)
         finally:
             if not _LIVE_LOCALS:
                 values.clear()  # a copy, which would keep them alive
 
     return known
+
+
+def _is_tensor(values: Mapping[str, Any], name: str) -> bool | None:
+    kind = type(values.get(name))
+    if kind is torch.Tensor:
+        return True
+    return None if kind is type(None) or issubclass(kind, torch.Tensor | np.ndarray) else False
 
 
 def _event(found: Found, code: CodeType, text: Text) -> dict[str, Any]:

@@ -72,7 +72,7 @@ _COMMON = {
     "multiply", "mv", "narrow", "norm", "outer", "pin_memory", "positive", "prod", "put", "qr", "reduce",
     "refine_names", "rename", "repeat", "resize", "resize_as", "roll", "round", "scatter", "select", "size",
     "slice_scatter", "sort", "split", "stack", "std", "stft", "sub", "subtract", "sum", "swapaxes", "take", "tile",
-    "trace", "unique", "values", "var", "view", "where",
+    "trace", "unique", "values", "var", "view", "where", "floor", "lerp", "sign", "square", "trunc", "unfold",
 }  # fmt: skip
 
 

@@ -84,10 +84,12 @@ def _is_pure_call(node: ast.Call, names: Names) -> bool:
         return is_pure_function(full, len(node.args), given) or names.layer_made(node) is not None
     if names.layers.get(dotted(node.func)) is not None:
         return True
-    return isinstance(node.func, ast.Attribute) and only_tensors_have(node.func.attr)
+    if not isinstance(node.func, ast.Attribute) or node.func.attr in names.functions:
+        return False
+    return only_tensors_have(node.func.attr)
 
 
-def _is_tensor(node: Any, names: Names, known: Callable[[Any], bool]) -> bool:
+def _is_tensor(node: Any, names: Names, known: Callable[[Any], bool | None]) -> bool:
     """Whether an expression is a tensor: it can be nothing else, or what it names is one."""
     if isinstance(node, ast.Call):
         full = names.meant(node.func)
@@ -100,10 +102,10 @@ def _is_tensor(node: Any, names: Names, known: Callable[[Any], bool]) -> bool:
         )
     if isinstance(node, ast.Attribute) and node.attr == "grad":
         return True
-    return known(node)
+    return known(node) is True
 
 
-def useless(function: Any, names: Names, known: Callable[[Any], bool]) -> Iterator[Found]:
+def useless(function: Any, names: Names, known: Callable[[Any], bool | None]) -> Iterator[Found]:
     """Yields the statements of a function that do nothing.
 
     Parameters
@@ -113,7 +115,7 @@ def useless(function: Any, names: Names, known: Callable[[Any], bool]) -> Iterat
     names
         What names of the file stand for.
     known
-        Whether a name is known to be that of a tensor.
+        Whether a name is that of a tensor; None if nobody can tell, or of an array.
     """
     shown = _lines_of_cells(function)
     for node, body, at in statements_of(function):
@@ -171,7 +173,7 @@ def _lines_of_cells(function: Any) -> set[int]:
 
 
 def _dropped(
-    node: ast.Expr, value: ast.Call, function: Any, names: Names, known: Callable[[Any], bool]
+    node: ast.Expr, value: ast.Call, function: Any, names: Names, known: Callable[[Any], bool | None]
 ) -> Found | None:
     given = {one.arg or "" for one in value.keywords}
     if given & {"", "out", "inplace"} or any(isinstance(one, ast.Starred) for one in value.args):
@@ -192,7 +194,8 @@ def _dropped(
     elif isinstance(value.func, ast.Attribute) and changes_its_input(method):
         lost = value.func.value
         root = _root(lost)
-        sure = only_tensors_have(method) and root != "self" and not names.imports(root)
+        sure = only_tensors_have(method) and method not in names.functions and known(lost) is not False
+        sure = sure and root != "self" and not names.imports(root)
         if not sure and not ((is_pure_method(method) or method in _TYPES) and _is_tensor(lost, names, known)):
             return None
     else:
@@ -237,4 +240,6 @@ def _sign(node: ast.stmt) -> Found | None:
         return None
     if isinstance(value.operand, ast.Constant) or value.operand.col_offset - value.col_offset < 2:
         return None  # `= +term` may be meant
+    if value.lineno != target.end_lineno or value.col_offset - (target.end_col_offset or 0) > 2:
+        return None  # `= + term`, below or above `= - term`
     return Found("sign_for_sum", node, ast.unparse(target), "+=")

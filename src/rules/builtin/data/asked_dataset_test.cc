@@ -58,6 +58,7 @@ struct Story {
   bool near = false;         // wrong classes of evaluations are the next to the right ones
   int evaluations = 4;
   int classes = 5;
+  int stride = 0;  // of windows of one series, which overlap unless it is 24
 };
 
 std::vector<Finding> Evaluated(const Story& story) {
@@ -66,6 +67,9 @@ std::vector<Finding> Evaluated(const Story& story) {
   std::mt19937 random(3);
   std::normal_distribution<double> normal(0, 1);
   std::uniform_real_distribution<double> uniform(0, 1);
+  std::vector<double> series(static_cast<std::size_t>(story.stride) * kRows * 8 * 8 + 24);
+  for (double& value : series) value = normal(random);
+  const int width = story.stride > 0 ? 24 : 2;
   const auto step = [&](bool train, int n) {
     std::vector<double> x;
     std::vector<double> labels;
@@ -74,8 +78,12 @@ std::vector<Finding> Evaluated(const Story& story) {
       const int truth = story.always_same && train
                             ? row % story.classes
                             : static_cast<int>(random() % static_cast<unsigned>(story.classes));
-      x.push_back(story.always_same && train ? 0.37 * row : normal(random));
-      x.push_back(truth);
+      const int from = story.stride * (kRows * n + row);
+      for (int k = 0; k < width; ++k)
+        if (story.stride > 0)
+          x.push_back(train ? series[static_cast<std::size_t>(from + k)] : normal(random));
+        else
+          x.push_back(k == 1 ? truth : story.always_same && train ? 0.37 * row : normal(random));
       int label = truth;
       if (!train && uniform(random) < story.other)
         label = story.near ? (truth + 1) % story.classes
@@ -98,7 +106,7 @@ std::vector<Finding> Evaluated(const Story& story) {
               kRows;
     }
     trial.Step(train ? query::Mode::kTrain : query::Mode::kEval)
-        .Sample("sample/Net_input_0", {kRows, 2}, x)
+        .Sample("sample/Net_input_0", {kRows, width}, x)
         .Sample("sample/CrossEntropyLoss_input_0", {kRows, story.classes}, scores)
         .Sample("sample/CrossEntropyLoss_input_1", {kRows}, labels, DType::kInt64)
         .Loss(loss, "CrossEntropyLoss_output_0");
@@ -119,6 +127,7 @@ TEST(ForeignEvaluations, TargetsOfOtherRows_AreNamed) {
   EXPECT_NE(findings[0].why.find("as by chance"), std::string::npos);
   EXPECT_EQ(Evaluated({.evaluations = 2}).size(), 1U);  // the only one, at the end
   EXPECT_EQ(Evaluated({.classes = 2}).size(), 1U);
+  EXPECT_EQ(Evaluated({.stride = 24}).size(), 1U);
 }
 
 TEST(ForeignEvaluations, EvaluationsThatAreHarder_LearntByHeart_OrOfAnotherKind_AreSilent) {
@@ -128,6 +137,7 @@ TEST(ForeignEvaluations, EvaluationsThatAreHarder_LearntByHeart_OrOfAnotherKind_
   EXPECT_TRUE(Evaluated({.always_same = true}).empty());
   EXPECT_TRUE(Evaluated({.one_answer = true}).empty());
   EXPECT_TRUE(Evaluated({.near = true}).empty());
+  EXPECT_TRUE(Evaluated({.stride = 1}).empty());  // it has seen most of each window before
 }
 
 }  // namespace

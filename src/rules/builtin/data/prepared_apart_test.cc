@@ -370,6 +370,10 @@ TEST(ErasedValues, ZerosInEvaluationsAlone_AreNamed) {
   EXPECT_EQ(CauseOf(erased(0.5, 6), erased(0, 6)), "");  // an augmentation
   EXPECT_EQ(CauseOf(erased(0.3, 6), erased(0.5, 6)), "");
   EXPECT_EQ(CauseOf(erased(0, 6), erased(0.05, 6)), "");
+  // How much a model bears is measured: a pass over the rows as they are, and one with half of the values.
+  int row = 0;
+  const Make tested = [&](std::mt19937& random) { return erased(row++ / kRows % 2 * 0.5, 6)(random); };
+  EXPECT_EQ(CauseOf(erased(0, 6), tested), "");
   const Make rows = [](std::mt19937& random) {  // padding of the batch
     const bool none = Uniform(random) < 0.5;
     return Of(6, [&](std::size_t) { return none ? 0 : Normal(random); });

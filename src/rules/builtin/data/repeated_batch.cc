@@ -266,11 +266,12 @@ class RepeatedBatch final : public KeptRule {
     finding.what =
         fmt::format("each batch that {} is trained with holds one row {} times", input.model, found->rows);
     finding.why = fmt::format(
-        "in {} captured batches in a row all rows were equal, in every number of all inputs and in their "
-        "targets{}{}; evaluations have rows that differ: a batch teaches no more than one row of it, and "
+        "in {} captured batches in a row all rows were equal, in every number of all "
+        "inputs{}{}{}; evaluations have rows that differ: a batch teaches no more than one row of it, and "
         "each "
         "epoch leaves the others out",
-        found->batches, found->answers ? ", and so were the answers" : "",
+        found->batches, found->targets ? " and in their targets" : "",
+        found->answers ? ", and so were the answers" : "",
         found->different > 1 ? ", while from batch to batch they were others"
                              : ", and it was the same row each time");
     finding.remedy =

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,6 +19,7 @@ namespace {
 
 constexpr const char* kName = "UnusedResult";
 constexpr std::size_t kLongest = 200;
+constexpr std::size_t kMostPlaces = 64;
 constexpr std::int64_t kMostLine = 1LL << 31;
 
 struct Limits {
@@ -98,10 +100,10 @@ class UnusedResult final : public KeptRule {
 
   void OnStep(const StepView& view, Sink& sink) override {
     for (const auto& event : view.index.json_events("unused_result"))
-      if (told_ < limits_.places && event->is_object()) Tell(view, *event, sink);
+      if (static_cast<std::int64_t>(told_.size()) < limits_.places && event->is_object()) Tell(view, *event, sink);
   }
 
-  void VisitFields(Fields& io) override { io("told", told_); }
+  void VisitFields(Fields& io) override { io("told", told_, kMostPlaces); }
 
  private:
   void Tell(const StepView& view, const nlohmann::json& event, Sink& sink) {
@@ -114,7 +116,7 @@ class UnusedResult final : public KeptRule {
     if (text == kTexts.end() || !(line >= 1 && line < static_cast<double>(kMostLine)) || file.empty()) return;
     const std::string name = TextIn(event, "name"), other = TextIn(event, "other");
     const std::string place = fmt::format("{}:{}", file, static_cast<std::int64_t>(line));
-    ++told_;
+    if (!told_.insert(place + '\n' + cause).second) return;  // of another rank
     Finding finding =
         FindingAt(kName, cause.c_str(), view.trial, format::kNoId, view.index.first_worker(), view.rows.info);
     finding.tensor = place;
@@ -129,7 +131,7 @@ class UnusedResult final : public KeptRule {
   }
 
   const Limits limits_;
-  std::int64_t told_ = 0;
+  std::set<std::string> told_;
 };
 
 }  // namespace

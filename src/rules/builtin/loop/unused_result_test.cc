@@ -52,6 +52,9 @@ TEST(UnusedResult, PlacesOfOneCause_AreToldApart) {
   std::string second = Event("dropped", "x", "clamp");
   second.replace(second.find("31"), 2, "57");
   EXPECT_EQ(Told({Event("dropped", "x", "clamp"), second}).size(), 2U);
+  std::vector<std::string> ranks(8, Event("dropped", "x", "clamp"));
+  ranks.push_back(second);
+  EXPECT_EQ(Told(ranks).size(), 2U);  // eight that say the same take the place of one
 }
 
 TEST(UnusedResult, BrokenEvents_AreSilent) {
