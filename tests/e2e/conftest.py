@@ -23,6 +23,7 @@ from .warm import Warm
 pytest.importorskip("torch")
 
 _HERE = Path(__file__).parent
+_STOPPED = 76  # by a finding
 
 
 def _executable() -> Path:
@@ -104,7 +105,10 @@ class Luff:
         """Runs one of the scripts in this folder as `run` does, in a process that has torch from the start."""
         if Luff.warm is None:
             Luff.warm = Warm()
-        return self._run(Luff.warm.command(_HERE / "scripts" / script, *arguments), *options, **environment)
+        job = self._run(Luff.warm.command(_HERE / "scripts" / script, *arguments), *options, **environment)
+        # What has not trained has no findings either.
+        assert job.code in (0, _STOPPED), f"{script} {arguments} ended with {job.code}: {job.stderr[-2000:]}"
+        return job
 
     def _run(self, command: list[str], *options: str, **environment: str) -> Job:
         run, findings = self.tmp / "run", self.tmp / "findings.jsonl"

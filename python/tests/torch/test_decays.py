@@ -137,6 +137,34 @@ def test_optimizers_of_torch(watched, make):
     assert told(watched, make) == []
 
 
+class Lion(torch.optim.Optimizer):
+    """Steps by the sign of a momentum, which rows of a table keep while they have no gradient."""
+
+    def __init__(self, parameters, lr=1e-3):
+        super().__init__(parameters, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for p in self.param_groups[0]["params"]:
+            kept = self.state[p].setdefault("kept", torch.zeros_like(p))
+            p.sub_((0.9 * kept + 0.1 * p.grad).sign(), alpha=self.param_groups[0]["lr"])
+            kept.mul_(0.99).add_(p.grad, alpha=0.01)
+
+
+def test_rows_that_go_on_by_the_sign_of_a_momentum(watched):
+    _, session = watched(DEFAULT_ROLES)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(64, 16), nn.Linear(16, 64))
+    optimizer = Lion(model.parameters())
+    for _ in range(200):
+        ids = torch.randint(64, (32,))
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(ids), (7 * ids + 3) % 64).backward()
+        optimizer.step()
+    looks = [e["parameters"] for e in session.json_events if e["kind"] == "rounding"]
+    assert looks and not any("shift" in one or "growth" in one for look in looks for one in look)
+
+
 def test_few_weights_and_those_of_one_sign_say_nothing():
     weights = np.linspace(-1, 1, 64, dtype=np.float32)
     assert moved_alike(weights, weights - np.float32(1e-3)) == {"shift": pytest.approx(-1e-3, rel=1e-3)}

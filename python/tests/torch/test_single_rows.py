@@ -71,6 +71,43 @@ def test_a_row_that_is_left_alone_is_found(loss: Callable[[Tensor], Tensor], pla
     assert row(loss(out[model]())) == place
 
 
+NUMBER = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 1))
+TARGETS = X.sum(1)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda: F.mse_loss(NUMBER(X)[-1, 0], TARGETS[-1]),
+        lambda: F.mse_loss(NUMBER(X)[-1], TARGETS[-1:]),
+        lambda: (NUMBER(X).squeeze(1) - TARGETS).square()[-1],
+        lambda: (NUMBER(X).squeeze(1) - TARGETS).abs()[-1],
+        lambda: F.binary_cross_entropy_with_logits(NUMBER(X)[-1, 0], (TARGETS > 0).float()[-1]),
+        lambda: F.mse_loss(NUMBER(X)[:, 0], TARGETS, reduction="none")[-1],
+    ],
+)
+def test_a_number_beside_its_target_of_several_is_found(loss: Callable[[], Tensor]) -> None:
+    assert row(loss()) == -1
+
+
+def later(values: Tensor) -> Tensor:
+    return 0.5 + 0.9 * values[-1].detach().max()
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda: (later(v := NUMBER(X).squeeze(-1)) - v[0]).square(),
+        lambda: F.mse_loss((v := NUMBER(X))[0, 0], later(v)),
+        lambda: F.smooth_l1_loss((q := NET(X))[0, 1], later(q)),
+        lambda: F.mse_loss((q := NET(X))[0].gather(0, Y[2:3]), later(q)[None]),
+        lambda: -NET(X).log_softmax(1)[0, 1] * 0.7 + (NUMBER(X)[0, 0] - 0.7).square(),  # actor and critic
+    ],
+)
+def test_the_value_of_the_first_state_of_several_is_none(loss: Callable[[], Tensor]) -> None:
+    assert row(loss()) is None
+
+
 def states(kind: Any, sequences: int = 2) -> Tensor:
     """What a recurrent layer gives for sequences with the time first."""
     given = X if not sequences else X[:, None].repeat(1, sequences, 1)

@@ -18,6 +18,7 @@ _OF_EACH_SIGN = 4
 _EXACT = 1e-3  # of the move, beside rounding
 _CLEAR = 8  # times the rounding of a weight, that the move must have
 _LAST_PLACE = 2.0**-23  # of a float32, relative
+_OPPOSITE = 1 / 32  # of those that move alike: as many may move as far the other way
 
 
 def moved_alike(before: NDArray[Any], after: NDArray[Any]) -> dict[str, float]:
@@ -27,7 +28,8 @@ def moved_alike(before: NDArray[Any], after: NDArray[Any]) -> dict[str, float]:
     -------
     dict
         ``shift``: at least half of them have moved by this number, those above and those below zero; or ``growth``: by
-        this share of themselves, away from zero. Empty where neither is so.
+        this share of themselves, away from zero. Empty where neither is so, or where weights move as far the other way,
+        as by the sign of a momentum.
     """
     if before.size < _LEAST:
         return {}
@@ -37,7 +39,9 @@ def moved_alike(before: NDArray[Any], after: NDArray[Any]) -> dict[str, float]:
     shift = float(np.median(change))
     alike = (np.abs(change - shift) <= 2 * rounding + _EXACT * abs(shift)) & (abs(shift) > _CLEAR * rounding)
     if _enough(alike, old):
-        return {"shift": shift}
+        opposite = np.abs(change + shift) <= 2 * rounding + _EXACT * abs(shift)
+        many = np.count_nonzero(opposite) > _OPPOSITE * np.count_nonzero(alike)
+        return {} if many else {"shift": shift}
     whole = old != 0
     old, change, rounding = old[whole], change[whole], rounding[whole]
     if old.size < _LEAST:

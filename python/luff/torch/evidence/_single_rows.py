@@ -5,6 +5,7 @@ A bounded walk before the graph is freed. Nothing is computed with torch, and no
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from luff.torch.capture._graphs import operation_of
@@ -37,28 +38,42 @@ _PAIRS = _names("Add Sub Mul Div Maximum Minimum")
 _ALONG = _names(
     "Amax Amin Cat Gather Glu LinalgVectorNorm LogSoftmax Logsumexp Mean Select Slice Softmax Split Stack Sum"
 )
+_TAKE_ONE = _names("Select Gather Index Squeeze Slice")
+_HAVE_TARGETS = _names("MseLoss SmoothL1Loss HuberLoss BinaryCrossEntropy BinaryCrossEntropyWithLogits")
+_CLASSES = _names("NllLoss NllLoss2D")
+_ERRORS = _names("Abs Gather LinalgVectorNorm Mean Neg Pow Sum") | _HAVE_TARGETS | _CLASSES
+_VIEWS = _names("Alias Clone ReshapeAlias Squeeze ToCopy Unsqueeze UnsafeView View")
 _OF_WEIGHTS = _names("T Transpose Permute View Clone ToCopy Expand Mul Add Div Sub Unsqueeze Squeeze")
 
 
 def row_that_counts(root: Edge) -> int | None:
     """Returns the number of the only row that a loss depends on, -1 for the last one; None if there is none, or it is
     not sure that the rows are samples: all that gives them must be known to work on each row alone.
+
+    One number of a row says nothing unless its target is one of several, too: the value of the first state of a few,
+    whose last one gives the target.
     """
     cuts, seen, waiting = set[tuple[Edge, int]](), {root}, [root]
+    taken = set[Edge]()  # of which one number is taken
+    numbers, with_targets = True, False
     for edge in waiting:  # grows during the loop
         if len(waiting) > _NODES or edge[0].name() == _LEAF:
             return None  # a parameter that is reached by another way, too
         cut = _cut(edge)
         if cut is not None:
             cuts.add(cut)
+            numbers &= (_count(edge) == 1 or edge in taken) and not _is_error(cut[0])
             continue
+        with_targets |= _has_targets(edge[0])
         for one in inner_of(edge[0]):
+            if operation_of(edge[0]) in _TAKE_ONE and _count(edge) == 1:
+                taken.add(one)
             if one not in seen:
                 seen.add(one)
                 waiting.append(one)
     rows = {shape_of(edge)[0] for edge, _ in cuts}
     places = {place for _, place in cuts}
-    if len(rows) != 1 or len(places) != 1:
+    if len(rows) != 1 or len(places) != 1 or (numbers and not with_targets):
         return None
     (count,), (place,) = rows, places
     if not _are_row_wise([edge for edge, _ in cuts], count):
@@ -85,6 +100,30 @@ def _cut(edge: Edge) -> tuple[Edge, int] | None:
     if shape_of(edge)[0] != 1:
         return None
     return inner, at if name == "Split" else axis_of(node._saved_start or 0, shape[0])
+
+
+def _count(edge: Edge) -> int:
+    return math.prod(shape_of(edge))
+
+
+def _is_error(edge: Edge) -> bool:
+    """Whether rows are compared with something before one of them is taken."""
+    node = edge[0]
+    for _ in range(8):
+        inner = inner_of(node)
+        if operation_of(node) not in _VIEWS or not inner:
+            break
+        node = inner[0][0]
+    return operation_of(node) in _ERRORS
+
+
+def _has_targets(node: Any) -> bool:
+    """Whether a loss names a class, or has a target that was taken out of several."""
+    name = operation_of(node)
+    if name not in _HAVE_TARGETS:
+        return name in _CLASSES
+    target = node._saved_target
+    return bool(target.untyped_storage().nbytes() > target.numel() * target.element_size())
 
 
 def _are_row_wise(edges: list[Edge], count: int) -> bool:

@@ -6,6 +6,7 @@
 #include <set>
 #include <string>
 
+#include "rules/facts/model_facts.h"
 #include "rules/facts/token_stats.h"
 #include "rules/kit/fields.h"
 
@@ -39,8 +40,10 @@ class Conditions {
   }
 
   /// The table of another model, as large as this one, that gets nearly all ids, if this one gets a single
-  /// one.
-  [[nodiscard]] std::optional<Twin> TwinOf(const std::string& module, double ids_per_row) const {
+  /// one. Not of a model that is built alike: a teacher, or a critic of a student that began as a copy and is
+  /// asked for the last time only.
+  [[nodiscard]] std::optional<Twin> TwinOf(const std::string& module, double ids_per_row,
+                                           const ModelFacts& facts) const {
     const auto at = tables_.find(module);
     if (at == tables_.end()) return std::nullopt;
     const Table& one = at->second;
@@ -49,6 +52,7 @@ class Conditions {
       return std::nullopt;
     for (const auto& [name, other] : tables_) {
       if (other.model == one.model || other.model.empty() || other.rows != one.rows) continue;
+      if (AreAlike(facts, one.model, other.model)) continue;
       if (!other.Judged(ids_per_row) || static_cast<double>(other.seen.size()) < kNearlyAll * other.rows)
         continue;
       return Twin{name, *one.seen.begin(), one.batches, other.seen.size(), one.rows};
@@ -60,6 +64,11 @@ class Conditions {
 
  private:
   static constexpr double kFewest = 3, kMost = 1024, kNearlyAll = 0.75;
+
+  static bool AreAlike(const ModelFacts& facts, const std::string& model, const std::string& other) {
+    const auto& types = facts.ModuleTypes(model);
+    return types.contains("") && types == facts.ModuleTypes(other);
+  }
 
   struct Table {
     std::string model;

@@ -7,6 +7,7 @@
 #include "rules/builtin/weights/conditions.h"
 #include "rules/facts/common_needs.h"
 #include "rules/facts/cut_ids.h"
+#include "rules/facts/step_memo.h"
 #include "rules/facts/table_columns.h"
 #include "rules/facts/token_stats.h"
 #include "rules/kit/kept_rule.h"
@@ -109,7 +110,7 @@ class DeadEmbeddingRows final : public KeptRule {
   void OneCondition(const StepView& view, const std::vector<Tables::Batch>& batches, Sink& sink) {
     for (const Tables::Batch& batch : batches) {
       const std::string& module = batch.input.module;
-      const auto twin = conditions_.TwinOf(module, limits_.tokens_per_row);
+      const auto twin = conditions_.TwinOf(module, limits_.tokens_per_row, view.memo.Facts(view));
       if (!twin || !told_.insert("condition\n" + module).second) continue;
       Finding finding = FindingAt(kName, "one_condition", view, *batch.input.entry);
       finding.since_step = 0;

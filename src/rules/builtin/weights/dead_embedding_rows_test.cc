@@ -171,9 +171,11 @@ TEST(DeadEmbeddingRows, ColumnsThatAreReadOtherwise_TwoTablesForOne_AndRoomToGro
 // Two models with a table of classes each, 12 captured batches of 16 ids.
 std::vector<Finding> Classes(const std::function<int(std::mt19937&, int)>& one,
                              const std::function<int(std::mt19937&, int)>& other,
-                             const std::string& model = "Critic", int rows = 10) {
-  const auto table = [](int size) {
-    return R"([{"path": "emb", "name": "NAME", "type": "Embedding", "settings": {"num_embeddings": )" +
+                             const std::string& model = "Critic", int rows = 10,
+                             const std::string& type = "") {
+  const auto table = [&](int size) {
+    return (type.empty() ? std::string("[") : R"([{"path": "", "type": ")" + type + R"("}, )") +
+           R"({"path": "emb", "name": "NAME", "type": "Embedding", "settings": {"num_embeddings": )" +
            std::to_string(size) + "}}]";
   };
   const auto named = [](std::string text, const std::string& name) {
@@ -215,6 +217,7 @@ TEST(DeadEmbeddingRows, OneConditionBesideATwinThatGetsAll_IsTold) {
   EXPECT_TRUE(Classes(six, six).empty());                // a training of one class
   EXPECT_TRUE(Classes(six, any, "").empty());            // two languages of one model
   EXPECT_TRUE(Classes(six, any, "Critic", 12).empty());  // another set of ids
+  EXPECT_TRUE(Classes(six, any, "Critic", 10, "Denoiser").empty());  // a student and its critic, copies
   // One class for each batch.
   EXPECT_TRUE(Classes([](std::mt19937&, int step) { return step % 10; }, any).empty());
   EXPECT_TRUE(Classes(six, [](std::mt19937& noise, int) { return static_cast<int>(noise() % 3); }).empty());
