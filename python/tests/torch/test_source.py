@@ -105,6 +105,10 @@ def found(lines, *, tensors=()):
             ("unreachable", "opt.step"),
         ),
         (
+            "for b in it:\n    net(b).backward()\n    opt.step()\n    continue\n    old(b).backward()\n    opt.step()",
+            None,
+        ),
+        (
             "for x, y in train:\n    pass\nfor xb, yb in train:\n    loss = criterion(net(x), y)\n"
             "    loss.backward()\n    opt.step()",
             ("other_variable", "xb, yb"),

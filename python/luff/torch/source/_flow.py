@@ -422,19 +422,33 @@ def _expressions(node: Any) -> Iterator[Any]:
 
 
 def _unreachable(function: Any) -> Iterator[Found]:
-    """Backward passes and updates that stand behind a statement which leaves the loop or the function."""
+    """Backward passes and updates that stand only behind a statement which leaves the loop or the function.
+
+    Not where the same call stands elsewhere: what is behind the statement is then an older form that was left.
+    """
     for node, body, at in statements_of(function):
-        if not isinstance(node, ast.Return | ast.Break | ast.Continue) or at + 1 >= len(body):
+        if not isinstance(node, ast.Return | ast.Break | ast.Continue):
             continue
-        for later in body[at + 1 :]:
-            for one in ast.walk(later):
-                if (
-                    isinstance(one, ast.Call)
-                    and isinstance(one.func, ast.Attribute)
-                    and one.func.attr in ("backward", "step", "zero_grad")
-                ):
-                    yield Found("unreachable", node, ast.unparse(one.func), str(later.lineno))
-                    break
-            else:
-                continue
-            break
+        behind = [one for later in body[at + 1 :] for one in ast.walk(later) if _trains(one)]
+        if not behind:
+            continue
+        left = {id(one) for one in behind}
+        others = {_acts(one) for one in ast.walk(function) if _trains(one) and id(one) not in left}
+        for one in behind:
+            if _acts(one) not in others:
+                yield Found("unreachable", node, ast.unparse(one.func), str(one.lineno))
+                break
+
+
+def _acts(call: Any) -> str:
+    """Returns what a call does: a backward pass of whatever loss, or which object makes its step."""
+    return "backward" if call.func.attr == "backward" else ast.unparse(call.func)
+
+
+def _trains(node: Any) -> bool:
+    """Whether a node calls a backward pass, an update or what clears gradients."""
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in ("backward", "step", "zero_grad")
+    )
