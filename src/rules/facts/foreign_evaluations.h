@@ -1,5 +1,6 @@
 #pragma once
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <map>
@@ -113,8 +114,8 @@ class ForeignEvaluations {
  private:
   static constexpr std::size_t kKept = 512;  // rows of each kind
   static constexpr std::size_t kSeen = 1 << 14;
-  static constexpr std::size_t kPart = 8;       // values
-  static constexpr std::size_t kWidest = 4096;  // values of a row that are looked at
+  static constexpr std::size_t kPart = 8;                   // values
+  static constexpr std::size_t kWidest = 4096;              // values of a row that are looked at
   static constexpr std::uint64_t kBits = (1ULL << 52) - 1;  // numbers of a saved state
   static constexpr double kFresh = 64, kRows = 64;
   static constexpr double kSkill = 0.3, kKnown = 5, kKnows = 3;
@@ -132,25 +133,34 @@ class ForeignEvaluations {
     std::vector<std::uint64_t> keys = RowHashes(sample);
     const Rows rows = RowsOf(sample);
     for (std::size_t i = 0; i < keys.size(); ++i) {
-      const std::uint64_t part = LeastPart(&sample.values[i * rows.width], std::min(rows.width, kWidest));
-      if (part == 0 || seen_.contains(keys[i])) continue;
-      if (parts_.contains(part))
-        keys[i] = 0;
-      else if (parts_.size() < kSeen)
-        parts_.insert(part);
+      if (seen_.contains(keys[i])) continue;
+      for (const std::uint64_t part :
+           LeastParts(&sample.values[i * rows.width], std::min(rows.width, kWidest))) {
+        if (part == 0) continue;
+        if (parts_.contains(part))
+          keys[i] = 0;
+        else if (parts_.size() < kSeen)
+          parts_.insert(part);
+      }
     }
     return keys;
   }
-  // The least hash of all parts of a row that change from value to value: two windows that share most of
-  // their values have the same one, wherever it stands in them. 0 if there is none.
-  static std::uint64_t LeastPart(const double* values, std::size_t width) {
-    std::uint64_t least = 0;
+  // The two least hashes of all parts of a row that change from value to value: of two windows that share
+  // most of their values one is the same, wherever it stands in them. 0 where there is none.
+  static std::array<std::uint64_t, 2> LeastParts(const double* values, std::size_t width) {
+    std::array<std::uint64_t, 2> least{};
     std::size_t changing = 1;  // values in a row, of which none is as the one before
     for (std::size_t i = 1; width >= 2 * kPart && i < width; ++i) {
       changing = values[i] != values[i - 1] ? changing + 1 : 1;
       if (changing < kPart) continue;
       const std::uint64_t hash = HashBytes(values + i + 1 - kPart, kPart * sizeof(double)) & kBits;
-      if (hash != 0 && (least == 0 || hash < least)) least = hash;
+      if (hash == 0 || hash == least[0] || hash == least[1]) continue;
+      if (least[0] == 0 || hash < least[0]) {
+        least[1] = least[0];
+        least[0] = hash;
+      } else if (least[1] == 0 || hash < least[1]) {
+        least[1] = hash;
+      }
     }
     return least;
   }
