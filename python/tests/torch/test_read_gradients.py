@@ -16,7 +16,11 @@ def update_of_four(model, optimizer, rows):
     for x, y in rows:
         optimizer.zero_grad()
         cross_entropy(model(x), y).backward()
+        CALLED
     optimizer.step()
+
+def another(model):
+    return norms(model)
 """
 NORMS = """
 def norms(model):
@@ -24,11 +28,13 @@ def norms(model):
 """
 
 
-@pytest.mark.parametrize("reads", [True, False])
-def test_whether_the_script_reads_gradients_is_told(watched, reads):
+@pytest.mark.parametrize(
+    ("called", "reads"), [("norms(model)", True), ("another(model)", True), ("pass", False)]
+)
+def test_whether_the_script_reads_gradients_is_told(watched, called, reads):
     _, session = watched({SAMPLE})
     scope = {"__name__": "script"}
-    exec(compile(LOOP + NORMS * reads, "script.py", "exec"), scope)
+    exec(compile(LOOP.replace("CALLED", called) + NORMS, "script.py", "exec"), scope)
     model = nn.Linear(6, 3)
     scope["update_of_four"](model, torch.optim.Adam(model.parameters(), lr=0.01), cases.batches(4))
     (event,) = told(session, "accumulation")

@@ -162,27 +162,42 @@ class Accumulated(WaitingEvents):
 
 
 def _reads_gradients(frame: FrameType | None) -> bool:
-    """Returns whether a function that leads to an update, or one beside it, speaks of `.grad`: what is cleared may have
-    been looked at.
+    """Returns whether functions that lead to an update, or what they call by name in their module, speak of `.grad`.
+
+    What is cleared may then have been looked at.
     """
+    codes: list[CodeType] = []
+    functions: dict[str, list[CodeType]] = {}
     for _ in range(_FRAMES):
         if frame is None:
-            return False
+            break
         name = frame.f_globals.get("__name__", "")
         library = "site-packages" in frame.f_code.co_filename
-        if library or not isinstance(name, str) or name.partition(".")[0] in ("luff", "torch"):
-            frame = frame.f_back
-            continue
-        codes = [frame.f_code]
-        for one in list(frame.f_globals.values())[:_FUNCTIONS]:
-            own = vars(one).values() if isinstance(one, type) else (one,)
-            codes += [each.__code__ for each in own if type(each) is FunctionType and each.__module__ == name]
-        for code in codes:  # grows during the loop
-            if "grad" in code.co_names:
-                return True
-            codes += [inner for inner in code.co_consts if type(inner) is CodeType]
-        return False
+        if not library and isinstance(name, str) and name.partition(".")[0] not in ("luff", "torch"):
+            if codes and frame.f_code.co_name == "<module>":
+                break  # it names all that there is
+            if not codes:
+                functions = _functions_of(frame.f_globals, name)
+            codes.append(frame.f_code)
+        frame = frame.f_back
+    for code in codes:  # grows during the loop
+        if "grad" in code.co_names:
+            return True
+        codes += [inner for inner in code.co_consts if type(inner) is CodeType]
+        for called in code.co_names:
+            codes += functions.pop(called, ())
     return False
+
+
+def _functions_of(scope: dict[str, Any], module: str) -> dict[str, list[CodeType]]:
+    """Returns the code of a module's functions and methods by their names."""
+    found: dict[str, list[CodeType]] = {}
+    for one in list(scope.values())[:_FUNCTIONS]:
+        own = vars(one).values() if isinstance(one, type) else (one,)
+        for each in own:
+            if type(each) is FunctionType and each.__module__ == module:
+                found.setdefault(each.__name__, []).append(each.__code__)
+    return found
 
 
 def _target(root: Any) -> tuple[int, int] | None:
