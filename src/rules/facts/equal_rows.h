@@ -96,6 +96,8 @@ class EqualRows {
     rows_ = rows;
   }
 
+  /// Whether enough batches of one row were seen for `Judge` to be asked.
+  [[nodiscard]] bool IsReady() const { return batches_ >= kBatches && differ_; }
   /// What was found so far. `batch`: rows of a batch of the loader that trains, 0 if it is not known;
   /// `more`: the loader has several batches; `dropout`: the model has layers of it, which answer copies
   /// differently. Draws on purpose are fewer, or are made of the rows of a loader's smaller batches, or of
@@ -103,9 +105,9 @@ class EqualRows {
   [[nodiscard]] std::optional<Found> Judge(std::int64_t batch, bool more, bool dropout) const {
     const bool loaded = batch > 0 && batch == rows_;
     const bool others = different_.size() >= kDifferent;
-    if (batches_ < kBatches || !(others || (batches_ >= kOneRow && loaded && more))) return std::nullopt;
+    if (!IsReady() || !(others || (batches_ >= kOneRow && loaded && more))) return std::nullopt;
     const bool many = dropout && targets_ && batch == 0 && rows_ >= kMany;
-    if (!differ_ || !(answers_ || loaded || many)) return std::nullopt;
+    if (!(answers_ || loaded || many)) return std::nullopt;
     return Found{rows_, batches_, static_cast<std::int64_t>(different_.size()), answers_, targets_};
   }
 

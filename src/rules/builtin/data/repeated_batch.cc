@@ -254,6 +254,7 @@ class RepeatedBatch final : public KeptRule {
 
   // Reports batches of which all rows are one.
   void JudgeEqual(const StepView& view, Sink& sink) {
+    if (!equal_.IsReady()) return;
     const auto loader = profile::TrainingLoader(view.trial.Document("loaders"));
     const bool trains = loader && loader->trains;
     const std::optional<EqualRows::Found> found =
