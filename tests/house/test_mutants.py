@@ -648,12 +648,3 @@ def test_facts_of_a_training() -> None:
     term = Source(NUMBERS).last_term()
     assert term is not None
     assert ast.unparse(term) == "0.1 * model[0].weight.norm()"
-
-
-def test_steps_of_an_environment_are_no_updates() -> None:
-    source = Source(
-        "import torch\nopt = torch.optim.SGD(net.parameters(), 0.1)\n"
-        "for i in range(9):\n    env.step(0)\n    opt.step()\n"
-    )
-    assert [ast.unparse(call) for call in source.steps("SGD")] == ["opt.step()"]
-    assert source.update() is not None

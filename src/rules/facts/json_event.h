@@ -1,6 +1,8 @@
 #pragma once
 #include <cmath>
 #include <cstddef>
+#include <string>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -28,6 +30,17 @@ namespace luff::rules {
   if (!object.is_object()) return kNone;
   const auto at = object.find(key);
   return at == object.end() || !at->is_array() ? kNone : *at;
+}
+
+/// The strings in the list of member `key`, the first `most`, without those of 512 bytes and more.
+[[nodiscard]] inline std::vector<std::string> StringsIn(const nlohmann::json& object, const char* key,
+                                                        std::size_t most) {
+  constexpr std::size_t kLongest = 512;
+  std::vector<std::string> found;
+  for (const auto& one : ListIn(object, key))
+    if (one.is_string() && found.size() < most && one.get_ref<const std::string&>().size() < kLongest)
+      found.push_back(one.get<std::string>());
+  return found;
 }
 
 }  // namespace luff::rules

@@ -42,8 +42,8 @@ _OPTIMIZER, _SCHEDULER, _CLIP = int(Phase.OPTIMIZER), int(Phase.SCHEDULER), int(
 _current_graph_task: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", lambda: -1)
 _tracing_state: Callable[[], Any] = torch._C._get_tracing_state
 _FRAMES = 64  # around a step that are looked at
-_wrapped_step: Any = torch.optim.Optimizer.profile_hook_step(lambda: None)
-_step_code = _wrapped_step.__code__  # of each step that torch has wrapped
+_wrap_step: Any = torch.optim.Optimizer.profile_hook_step
+_step_code = _wrap_step(len).__code__  # of each step that torch has wrapped
 
 
 class _Now:

@@ -429,7 +429,7 @@ def _unreachable(function: Any) -> Iterator[Found]:
     for node, body, at in statements_of(function):
         if not isinstance(node, ast.Return | ast.Break | ast.Continue):
             continue
-        behind = [one for later in body[at + 1 :] for one in ast.walk(later) if _trains(one)]
+        behind: list[Any] = [one for later in body[at + 1 :] for one in ast.walk(later) if _trains(one)]
         if not behind:
             continue
         left = {id(one) for one in behind}

@@ -26,8 +26,8 @@ constexpr std::size_t kMaxWindow = 4096;
 constexpr std::size_t kMaxMet = 8192;                 // targets that are known again
 constexpr std::uint64_t kKeyBits = (1ULL << 52) - 1;  // what a state keeps
 constexpr std::int64_t kBack = -1;                    // of a target that came again
-constexpr std::size_t kKeys = 3;     // by which windows may be sorted
-constexpr std::int64_t kPasses = 3;  // with the same order; two may be a try
+constexpr std::size_t kKeys = 3;                      // by which windows may be sorted
+constexpr std::int64_t kPasses = 3;                   // with the same order; two may be a try
 constexpr std::uint8_t kRises = 1, kFalls = 2;
 constexpr std::size_t kManyLabels = 4;  // adversaries have up to three: real, generated, and smoothed real
 

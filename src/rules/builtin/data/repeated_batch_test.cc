@@ -245,8 +245,8 @@ TEST(RepeatedBatch, CopiesThatAreAnsweredOtherwise_OrThatAreAllThereIs_AreSilent
   EXPECT_EQ(OfCopies({.copies = 32, .answered_alike = false, .rows = 32, .dropout = true}).size(), 1U);
   EXPECT_TRUE(OfCopies({.copies = 32, .answered_alike = false, .rows = 32}).empty());
   // Draws of an importance-weighted bound for each row that the loader gives.
-  EXPECT_TRUE(
-      OfCopies({.copies = 32, .answered_alike = false, .batch_size = 1, .rows = 32, .dropout = true}).empty());
+  EXPECT_TRUE(OfCopies({.copies = 32, .answered_alike = false, .batch_size = 1, .rows = 32, .dropout = true})
+                  .empty());
   EXPECT_TRUE(OfCopies({.one_target = false}).empty());
   EXPECT_TRUE(OfCopies({.evaluated = false}).empty());
 }

@@ -100,7 +100,8 @@ class UnusedResult final : public KeptRule {
 
   void OnStep(const StepView& view, Sink& sink) override {
     for (const auto& event : view.index.json_events("unused_result"))
-      if (static_cast<std::int64_t>(told_.size()) < limits_.places && event->is_object()) Tell(view, *event, sink);
+      if (static_cast<std::int64_t>(told_.size()) < limits_.places && event->is_object())
+        Tell(view, *event, sink);
   }
 
   void VisitFields(Fields& io) override { io("told", told_, kMostPlaces); }

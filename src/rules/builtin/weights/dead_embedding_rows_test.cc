@@ -214,9 +214,9 @@ TEST(DeadEmbeddingRows, OneConditionBesideATwinThatGetsAll_IsTold) {
   EXPECT_EQ(found[0].tensor, "Generator_emb_input_0");
   EXPECT_EQ(found[0].severity, Severity::kWarn);
   EXPECT_TRUE(Classes(any, any).empty());
-  EXPECT_TRUE(Classes(six, six).empty());                // a training of one class
-  EXPECT_TRUE(Classes(six, any, "").empty());            // two languages of one model
-  EXPECT_TRUE(Classes(six, any, "Critic", 12).empty());  // another set of ids
+  EXPECT_TRUE(Classes(six, six).empty());                            // a training of one class
+  EXPECT_TRUE(Classes(six, any, "").empty());                        // two languages of one model
+  EXPECT_TRUE(Classes(six, any, "Critic", 12).empty());              // another set of ids
   EXPECT_TRUE(Classes(six, any, "Critic", 10, "Denoiser").empty());  // a student and its critic, copies
   // One class for each batch.
   EXPECT_TRUE(Classes([](std::mt19937&, int step) { return step % 10; }, any).empty());

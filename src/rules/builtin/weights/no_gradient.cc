@@ -51,9 +51,9 @@ class NoGradient final : public KeptRule {
     if (info.mode != query::Mode::kTrain) return;
     makers_.OnStep(view);
     for (const auto& event : view.index.json_events("softmax_of_one"))
-      TakeNames(*event, kMostSingles, singles_);
+      singles_ = StringsIn(*event, "layers", kMostSingles);
     for (const auto& event : view.index.json_events("norm_of_one")) {
-      TakeNames(*event, kMostSingles, alone_);
+      alone_ = StringsIn(*event, "layers", kMostSingles);
       const auto of = event->find("of");
       alone_of_ = of != event->end() && of->is_string() ? of->get<std::string>().substr(0, 16) : "";
     }
@@ -241,21 +241,13 @@ class NoGradient final : public KeptRule {
     JudgeRecurrent(view, recurrent, sink);
   }
 
-  static void TakeNames(const nlohmann::json& event, std::size_t most, std::vector<std::string>& names) {
-    names.clear();
-    for (const auto& name : ListIn(event, "layers")) {
-      if (name.is_string() && names.size() < most && name.get_ref<const std::string&>().size() < kLongest)
-        names.push_back(name.get<std::string>());
-    }
-  }
-
   [[nodiscard]] bool IsOfTerm(const std::string& gradient) const {
     return std::any_of(of_term_.begin(), of_term_.end(),
                        [&](const std::string& name) { return gradient == "gradient/" + name; });
   }
 
   void TakeTerm(const nlohmann::json& event) {
-    TakeNames(event, kMostOfTerm, of_term_);
+    of_term_ = StringsIn(event, "layers", kMostOfTerm);
     const auto text = [&](const char* key) {
       const auto at = event.find(key);
       return at != event.end() && at->is_string() ? at->get<std::string>() : std::string();
