@@ -215,6 +215,14 @@ class Source(Tree):
             return None
         return made[0], models[0]
 
+    def all_parameters(self) -> tuple[ast.expr, str] | None:
+        """Returns `model.parameters()` as the only optimizer of torch gets it, and the model; none for LBFGS."""
+        made = self.model()
+        if made is None or not self.imports("torch") or name_of(made[0].func) == "LBFGS":
+            return None
+        argument, model = made[0].args[0], ast.unparse(made[1])
+        return (argument, model) if ast.unparse(argument) == f"{model}.parameters()" else None
+
     def rates(self) -> list[ast.expr]:
         """Returns the learning rates: arguments, entries of groups, and values assigned to groups."""
         names = ("lr", "learning_rate", "max_lr", "eta")

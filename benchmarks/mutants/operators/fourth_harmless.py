@@ -120,13 +120,11 @@ def signs_of_gradients(source: Source) -> bool:
 @healthy
 def a_group_for_each_tensor(source: Source) -> bool:
     """Each tensor of the model is a group of the optimizer of its own."""
-    made = source.model()
-    if made is None or not source.imports("torch") or name_of(made[0].func) == "LBFGS":
+    given = source.all_parameters()
+    if given is None:
         return False
-    model = ast.unparse(made[1])
-    if ast.unparse(made[0].args[0]) != f"{model}.parameters()":
-        return False
-    source.replace(made[0].args[0], f"[{{'params': [own]}} for own in {model}.parameters()]")
+    argument, model = given
+    source.replace(argument, f"[{{'params': [own]}} for own in {model}.parameters()]")
     return True
 
 

@@ -67,14 +67,12 @@ def keeps_the_largest_square(source: Source) -> bool:
 @healthy
 def decays_matrices_only(source: Source) -> bool:
     """Matrices have a weight decay of 1e-4; biases and norms, in a group of their own, have none."""
-    made = source.model()
-    if made is None or not source.imports("torch") or name_of(made[0].func) == "LBFGS":
+    given = source.all_parameters()
+    if given is None:
         return False
-    model = ast.unparse(made[1])
-    if ast.unparse(made[0].args[0]) != f"{model}.parameters()":
-        return False
+    argument, model = given
     source.replace(
-        made[0].args[0],
+        argument,
         f"[{{'params': [p for p in {model}.parameters() if p.dim() > 1], 'weight_decay': 1e-4}}, "
         f"{{'params': [p for p in {model}.parameters() if p.dim() <= 1], 'weight_decay': 0.0}}]",
     )

@@ -106,13 +106,11 @@ def rate_written_into_an_attribute(source: Source) -> bool:
 )
 def only_vectors_are_optimized(source: Source) -> bool:
     """A filter keeps the wrong half for the optimizer: biases and norms, and no matrix."""
-    made = source.model()
-    if made is None or not source.imports("torch") or name_of(made[0].func) == "LBFGS":
+    given = source.all_parameters()
+    if given is None:
         return False
-    model = ast.unparse(made[1])
-    if ast.unparse(made[0].args[0]) != f"{model}.parameters()":
-        return False
-    source.replace(made[0].args[0], f"[p for p in {model}.parameters() if p.dim() <= 1]")
+    argument, model = given
+    source.replace(argument, f"[p for p in {model}.parameters() if p.dim() <= 1]")
     return True
 
 
